@@ -1,0 +1,208 @@
+package signing_test
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/better-compute/bcd/internal/signing"
+)
+
+var purposes = []signing.Purpose{
+	signing.JoinRequest, signing.JoinResponse, signing.RenewResponse, signing.RenewPoP, signing.X509PoP,
+	signing.Command, signing.CommandResult, signing.ResultAck, signing.ReleaseManifest,
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// Req: RN-008
+func TestVectors(t *testing.T) {
+	b, err := os.ReadFile("../../testdata/vectors/signing.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v struct {
+		SPKI string `json:"spki_pem"`
+		Sigs []struct {
+			Purpose   signing.Purpose `json:"purpose"`
+			Payload   string          `json:"payload_hex"`
+			PAE       string          `json:"pae_hex"`
+			Signature string          `json:"signature_hex"`
+		} `json:"signatures"`
+		PoP []struct {
+			CSRSHA256  string `json:"csr_sha256_hex"`
+			UnixMilli  int64  `json:"client_time_unix_ms"`
+			NodeID     string `json:"node_id"`
+			PayloadHex string `json:"payload_hex"`
+		} `json:"pop"`
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode([]byte(v.SPKI))
+	pub, err := x509.ParsePKIXPublicKey(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(v.Sigs) < len(purposes) || len(v.PoP) == 0 {
+		t.Fatalf("%d signatures, %d proofs: a vector is missing", len(v.Sigs), len(v.PoP))
+	}
+	for _, s := range v.Sigs {
+		payload, pae, sig := unhex(t, s.Payload), unhex(t, s.PAE), unhex(t, s.Signature)
+		if got := s.Purpose.PAE(payload); hex.EncodeToString(got) != hex.EncodeToString(pae) {
+			t.Errorf("%s: PAE %x, want %x", s.Purpose, got, pae)
+		}
+		for _, p := range purposes {
+			err := signing.Verify(pub, p, payload, sig)
+			if p == s.Purpose && err != nil {
+				t.Errorf("%s: %v", p, err)
+			}
+			if p != s.Purpose && !errors.Is(err, signing.ErrSignature) {
+				t.Errorf("a %s verifies as %s: %v", s.Purpose, p, err)
+			}
+		}
+	}
+	for _, p := range v.PoP {
+		got := signing.PoP([32]byte(unhex(t, p.CSRSHA256)), time.UnixMilli(p.UnixMilli), p.NodeID)
+		if hex.EncodeToString(got) != p.PayloadHex {
+			t.Errorf("proof payload %x, want %s", got, p.PayloadHex)
+		}
+	}
+}
+
+func unhex(t *testing.T, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestSignThenVerify(t *testing.T) {
+	key := newKey(t)
+	for _, p := range purposes {
+		sig, err := signing.Sign(key, p, []byte("payload"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := signing.Verify(key.Public(), p, []byte("payload"), sig); err != nil {
+			t.Error(err)
+		}
+		for _, bad := range [][]byte{[]byte("payloae"), []byte("payload "), nil} {
+			if err := signing.Verify(key.Public(), p, bad, sig); !errors.Is(err, signing.ErrSignature) {
+				t.Errorf("%s over %q: %v", p, bad, err)
+			}
+		}
+		if err := signing.Verify(newKey(t).Public(), p, []byte("payload"), sig); !errors.Is(err, signing.ErrSignature) {
+			t.Errorf("another key: %v", err)
+		}
+		if err := signing.Verify(key.Public(), p, []byte("payload"), nil); !errors.Is(err, signing.ErrSignature) {
+			t.Errorf("no signature: %v", err)
+		}
+	}
+}
+
+// Changing any input of the proof changes the payload.
+// Req: RN-008
+func TestPoPBindsEveryInput(t *testing.T) {
+	csr, at := sha256.Sum256([]byte("csr")), time.UnixMilli(1_800_000_000_000)
+	base := string(signing.PoP(csr, at, "node_1"))
+	other := sha256.Sum256([]byte("other"))
+	for name, got := range map[string][]byte{
+		"csr":  signing.PoP(other, at, "node_1"),
+		"time": signing.PoP(csr, at.Add(time.Millisecond), "node_1"),
+		"node": signing.PoP(csr, at, "node_2"),
+	} {
+		if string(got) == base {
+			t.Errorf("%s is not bound", name)
+		}
+	}
+}
+
+// The twin (r, n-s) verifies: a replay record must be keyed by the signed input.
+func TestTwinSignatureVerifies(t *testing.T) {
+	key := newKey(t)
+	sig, err := signing.Sign(key, signing.RenewPoP, []byte("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rs struct{ R, S *big.Int }
+	if _, err := asn1.Unmarshal(sig, &rs); err != nil {
+		t.Fatal(err)
+	}
+	rs.S.Sub(elliptic.P256().Params().N, rs.S)
+	twin, err := asn1.Marshal(rs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := signing.Verify(key.Public(), signing.RenewPoP, []byte("x"), twin); err != nil {
+		t.Errorf("twin: %v", err)
+	}
+}
+
+func TestForeignKeysAreRefused(t *testing.T) {
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []crypto.Signer{p384, rsaKey} {
+		if _, err := signing.Sign(key, signing.Command, nil); err == nil {
+			t.Errorf("%T signs", key)
+		}
+		if err := signing.Verify(key.Public(), signing.Command, nil, nil); err == nil || errors.Is(err, signing.ErrSignature) {
+			t.Errorf("%T verifies as P-256: %v", key, err)
+		}
+	}
+}
+
+// watcher is a key that sees whole messages, as a privileged helper does.
+type watcher struct {
+	*ecdsa.PrivateKey
+	saw []byte
+}
+
+func (w *watcher) SignMessage(r io.Reader, msg []byte, opts crypto.SignerOpts) ([]byte, error) {
+	w.saw = msg
+	digest := sha256.Sum256(msg)
+	return w.Sign(r, digest[:], opts)
+}
+
+func TestMessageSignerSeesTheInput(t *testing.T) {
+	w := &watcher{PrivateKey: newKey(t)}
+	sig, err := signing.Sign(w, signing.JoinRequest, []byte("body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(w.saw) != string(signing.JoinRequest.PAE([]byte("body"))) {
+		t.Errorf("the key saw %q", w.saw)
+	}
+	if err := signing.Verify(w.Public(), signing.JoinRequest, []byte("body"), sig); err != nil {
+		t.Error(err)
+	}
+}
