@@ -90,7 +90,7 @@ func (c Code) Exit() int {
 		return ExitVerification
 	case AccessDenied, NotRoot:
 		return ExitRefused
-	case Config:
+	case Config, NoIdentity:
 		return ExitConfig
 	default:
 		return ExitFailed
