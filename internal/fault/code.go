@@ -35,6 +35,8 @@ const (
 	Newer Code = "NEWER_VERSION"
 	// TPMUnavailable is a TPM that cannot be opened or does not answer now.
 	TPMUnavailable Code = "TPM_UNAVAILABLE"
+	// TPMUnusable is a TPM that bcd cannot use until somebody changes something: permissions, firmware, another chip.
+	TPMUnusable Code = "TPM_UNUSABLE"
 	// TPMKeyLost is a TPM that no longer loads the node's key.
 	TPMKeyLost Code = "TPM_KEY_LOST"
 	// TPMAuth is a TPM hierarchy whose authorisation is set and was not given.
