@@ -150,7 +150,9 @@ func (s *Session) Run(ctx context.Context, handle func(*daemonv1.GatewayFrame) e
 	}()
 	beat := time.NewTicker(s.Heartbeat)
 	defer beat.Stop()
-	missed := 0
+	patience := missedHeartbeats*s.Heartbeat + s.Heartbeat/5
+	silence := time.NewTimer(patience)
+	defer silence.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -158,7 +160,7 @@ func (s *Session) Run(ctx context.Context, handle func(*daemonv1.GatewayFrame) e
 		case err := <-lost:
 			return s.lostError(err)
 		case f := <-frames:
-			missed = 0
+			silence.Reset(patience)
 			if bye := f.GetGoodbye(); bye != nil {
 				return goodbye(bye)
 			}
@@ -168,10 +170,9 @@ func (s *Session) Run(ctx context.Context, handle func(*daemonv1.GatewayFrame) e
 			if err := handle(f); err != nil {
 				return err
 			}
+		case <-silence.C:
+			return fault.New(fault.Unreachable, hintReach, "the gateway sent nothing for %s", patience)
 		case <-beat.C:
-			if missed++; missed > missedHeartbeats {
-				return fault.New(fault.Unreachable, hintReach, "the gateway sent nothing for %s", time.Duration(missedHeartbeats)*s.Heartbeat)
-			}
 			if err := s.Send(&daemonv1.AgentFrame{Frame: &daemonv1.AgentFrame_Heartbeat{Heartbeat: &daemonv1.Heartbeat{TimeUnixMs: s.now().UnixMilli()}}}); err != nil {
 				return err
 			}
