@@ -14,9 +14,10 @@ const module = "github.com/better-compute/bcd/"
 var mayImport = map[string][]string{
 	"internal/fault":     {},
 	"internal/archtest":  {},
-	"internal/bearer":    {"internal/fault"},
+	"internal/bearer":    {},
 	"internal/pin":       {"internal/fault"},
 	"internal/signing":   {},
+	"internal/smallfile": {},
 	"internal/statefile": {"internal/fault"},
 
 	"api":           {},
@@ -29,8 +30,8 @@ var mayImport = map[string][]string{
 	"seal":              {"internal/fault", "internal/pin"},
 	"identity":          {"internal/fault", "internal/pin", "internal/signing", "internal/statefile"},
 
-	"agent/credential": {"internal/bearer", "internal/fault"},
-	"agent/config":     {"internal/fault", "internal/pin", "seal"},
+	"agent/credential": {"internal/bearer", "internal/fault", "internal/smallfile"},
+	"agent/config":     {"internal/fault", "internal/pin", "internal/smallfile", "seal"},
 	"agent/session":    {"api/daemon/v1", "internal/fault", "internal/pin"},
 	"agent": {
 		"agent/config", "agent/credential", "agent/session", "api/daemon/v1", "hwclaims", "identity", "internal/bearer",
