@@ -1,0 +1,181 @@
+package identity
+
+import (
+	"context"
+	"crypto"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/pin"
+	"github.com/better-compute/bcd/internal/statefile"
+)
+
+// JoinParams are what makes two tries the same join.
+type JoinParams struct {
+	// Attestor is the attestor's name, join-token and not "".
+	Attestor string
+	// Role is the role that is asked for: node, site or ramdisk.
+	Role string
+}
+
+// Join is a join under way. Its key and its certificate request are on the disk.
+type Join struct {
+	s       *Store
+	p       pending
+	key     crypto.Signer
+	resumed bool
+	done    bool
+
+	pendingRoom, identityRoom *statefile.Reserved
+}
+
+// BeginJoin begins a join, or resumes the one that an earlier process began with the same attestor and role: the same
+// key and the same certificate request, so that an admission which the control plane already recorded is given again.
+// When it returns, both are on the disk and synced.
+//
+// A machine that has an identity is [fault.AlreadyExists], one whose identity does not load is refused as by
+// [Store.Load]. The caller ends the join with [Join.Accept], and always with [Join.Close].
+func (s *Store) BeginJoin(ctx context.Context, params JoinParams) (*Join, error) {
+	if err := s.Recover(); err != nil {
+		return nil, err
+	}
+	switch id, _, err := s.Load(); {
+	case err == nil:
+		return nil, fault.New(fault.AlreadyExists, "", "this machine has already joined as %s", id.NodeID)
+	case !fault.Is(err, fault.NoIdentity):
+		return nil, err
+	}
+	p, key, err := s.readPending()
+	if err != nil {
+		return nil, err
+	}
+	if p != nil && p.Attestor == params.Attestor && p.Role == params.Role {
+		return &Join{s: s, p: *p, key: key, resumed: true}, nil
+	}
+	j := &Join{s: s, p: pending{Version: Version, Attestor: params.Attestor, Role: params.Role}}
+	if err := j.Restart(ctx); err != nil {
+		return nil, err
+	}
+	return j, nil
+}
+
+// PendingJoin says what join waits to be resumed: its parameters and the id of its join request, "" where it was not
+// deferred. ok is false where no join was begun. It needs no lock and changes nothing.
+func (s *Store) PendingJoin() (params JoinParams, requestID string, ok bool, err error) {
+	p, _, err := s.readPending()
+	if p == nil {
+		return JoinParams{}, "", false, err
+	}
+	return JoinParams{Attestor: p.Attestor, Role: p.Role}, p.RequestID, true, nil
+}
+
+// CSR returns the certificate request, PKCS#10 DER.
+func (j *Join) CSR() []byte { return slices.Clone(j.p.CSR) }
+
+// Key returns the key that the request is for.
+func (j *Join) Key() crypto.Signer { return j.key }
+
+// Resumed reports whether an earlier process began the join, and so may have sent it.
+func (j *Join) Resumed() bool { return j.resumed }
+
+// RequestID returns the id of the join request that an operator is to decide on, or "".
+func (j *Join) RequestID() string { return j.p.RequestID }
+
+// Restart begins the join again with a new key. It is for a certificate request that was sent and refused for good, and
+// it forgets that request.
+func (j *Join) Restart(ctx context.Context) error {
+	// The key first. Where the process stops before the second write, the request on the disk is not the key's and
+	// counts no more.
+	key, csr, err := j.s.newKey(ctx, JoinKeyFile)
+	if err != nil {
+		return err
+	}
+	p := pending{Version: Version, CSR: csr, Attestor: j.p.Attestor, Role: j.p.Role}
+	if err := j.s.writePending(&p); err != nil {
+		return err
+	}
+	j.p, j.key, j.resumed = p, key, false
+	return nil
+}
+
+// Defer records the join request that the control plane answered with.
+func (j *Join) Defer(requestID string) error {
+	if j.p.RequestID == requestID {
+		return nil
+	}
+	p := j.p
+	p.RequestID = requestID
+	if err := j.s.writePending(&p); err != nil {
+		return err
+	}
+	j.p = p
+	return nil
+}
+
+// Reserve takes room on the disk for everything that [Join.Accept] writes. It is called before the request is sent, so
+// that a full disk fails before a token is spent. A second call does nothing.
+func (j *Join) Reserve() (err error) {
+	if j.pendingRoom == nil {
+		if j.pendingRoom, err = j.s.dir.Reserve(PendingFile, maxFile); err != nil {
+			return err
+		}
+	}
+	if j.identityRoom == nil {
+		if j.identityRoom, err = j.s.dir.Reserve(IdentityFile, maxFile); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Accept makes id, which [Check] returned, this machine's identity: it records the answer, commits identity.json and
+// gives the key its name. After an error it may be called again; so may [Store.Recover], in this process or a later
+// one, which finishes from the recorded answer.
+func (j *Join) Accept(id *Identity) error {
+	if err := checkAccept(id, j.key, j.done); err != nil {
+		return err
+	}
+	p := j.p
+	p.Answer = id
+	data, err := encode(&p)
+	if err != nil {
+		return err
+	}
+	room := j.pendingRoom
+	j.pendingRoom = nil
+	if err := j.s.write(PendingFile, data, room); err != nil {
+		return err
+	}
+	room = j.identityRoom
+	j.identityRoom = nil
+	if err := j.s.commit(id, room); err != nil {
+		return err
+	}
+	if err := j.s.settle(); err != nil {
+		return err
+	}
+	j.done = true
+	return nil
+}
+
+// Close gives the reserved room back. Key and request stay on the disk, for the next try.
+func (j *Join) Close() {
+	j.pendingRoom.Discard()
+	j.identityRoom.Discard()
+}
+
+// checkAccept keeps an answer from being committed beside a key that it is not for.
+func checkAccept(id *Identity, key crypto.Signer, done bool) error {
+	if done {
+		return errors.New("the answer was already accepted")
+	}
+	if err := id.validate(); err != nil {
+		return fmt.Errorf("cannot accept the answer: %w", err)
+	}
+	if !isKeyOf(key, pin.OfCertificate(id.Leaf())) {
+		return errors.New("cannot accept the answer: its certificate is for another key")
+	}
+	return nil
+}

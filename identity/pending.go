@@ -1,0 +1,108 @@
+package identity
+
+import (
+	"crypto"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/pin"
+)
+
+// pending is the content of join-pending.json: a join that was begun. It never holds a token.
+type pending struct {
+	Version int `json:"version"`
+	// CSR is the certificate request that every try of this join sends, PKCS#10 DER.
+	CSR []byte `json:"csr"`
+	// Attestor and Role are what the join asked with. Another one is another join.
+	Attestor string `json:"attestor"`
+	Role     string `json:"role"`
+	// RequestID is the join request that an operator is to decide on, jreq_….
+	RequestID string `json:"requestId,omitempty"`
+	// Answer is the verified answer. From here on the join ends well, with or without this process.
+	Answer *Identity `json:"answer,omitempty"`
+}
+
+func parsePending(data []byte) (*pending, error) {
+	if err := checkVersion(data); err != nil {
+		return nil, err
+	}
+	p := new(pending)
+	if err := json.Unmarshal(data, p); err != nil {
+		return nil, err
+	}
+	if _, err := p.keyPin(); err != nil {
+		return nil, err
+	}
+	if p.Answer != nil {
+		if err := p.Answer.validate(); err != nil {
+			return nil, fmt.Errorf("its answer: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// keyPin returns the pin of the key that the CSR is for.
+func (p *pending) keyPin() (pin.Pin, error) {
+	csr, err := x509.ParseCertificateRequest(p.CSR)
+	if err == nil {
+		err = csr.CheckSignature()
+	}
+	if err != nil {
+		return pin.Pin{}, fmt.Errorf("its certificate request: %w", err)
+	}
+	return pin.OfSPKI(csr.RawSubjectPublicKeyInfo), nil
+}
+
+// readPending returns the join that was begun and its key. All are nil where there is none: no join-pending.json, one
+// that is damaged, or one whose certificate request is not join.key's, which was never sent or was refused for good. An
+// error means that it can't be told now, and that neither file may be touched.
+func (s *Store) readPending() (*pending, crypto.Signer, error) {
+	data, err := s.dir.Read(PendingFile, maxFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := parsePending(data)
+	if fault.Is(err, fault.Newer) {
+		return nil, nil, fmt.Errorf("cannot use %q: %w", s.path(PendingFile), err)
+	}
+	if err != nil {
+		return nil, nil, nil //nolint:nilerr // damaged: nothing can be resumed
+	}
+	record, err := s.dir.Read(JoinKeyFile, maxKey)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	key, err := s.keys.Open(record)
+	if code := fault.CodeOf(err); code.Temporary() || code == fault.Newer {
+		return nil, nil, fmt.Errorf("cannot use %q: %w", s.path(JoinKeyFile), err)
+	}
+	if err != nil {
+		return nil, nil, nil //nolint:nilerr // damaged, or lost with its TPM: nothing can be resumed
+	}
+	want, err := p.keyPin()
+	if err != nil || !isKeyOf(key, want) {
+		return nil, nil, err
+	}
+	if p.Answer != nil && p.Answer.KeySPKISHA256 != want {
+		p.Answer = nil
+	}
+	return p, key, nil
+}
+
+func (s *Store) writePending(p *pending) error {
+	data, err := encode(p)
+	if err != nil {
+		return err
+	}
+	return s.dir.Replace(PendingFile, data)
+}
