@@ -1,0 +1,44 @@
+package store
+
+import "time"
+
+// Site is a place with machines and a gateway.
+type Site struct {
+	ID string
+	// TenantID is the owner.
+	TenantID string
+	Name     string
+	// Custom says that a tenant brought the site: its machines are not the platform's.
+	Custom    bool
+	CreatedAt time.Time
+}
+
+const siteColumns = `id, tenant_id, name, custom, created_at`
+
+func scanSite(s scanner) (v Site, err error) {
+	err = s.Scan(&v.ID, &v.TenantID, &v.Name, &v.Custom, timeOf{&v.CreatedAt})
+	return v, err
+}
+
+// InsertSite adds a site. CreatedAt is the transaction's time.
+func (tx *Tx) InsertSite(s Site) error {
+	return tx.insert("insert the site",
+		`INSERT INTO sites (id, tenant_id, name, custom, created_at) VALUES (?, ?, ?, ?, ?)`,
+		s.ID, s.TenantID, s.Name, s.Custom, millis(tx.now))
+}
+
+// UpdateSite replaces the owner, the name and the custom flag of a site.
+func (tx *Tx) UpdateSite(s Site) error {
+	return tx.update("update the site", `UPDATE sites SET tenant_id = ?, name = ?, custom = ? WHERE id = ?`,
+		s.TenantID, s.Name, s.Custom, s.ID)
+}
+
+// Site returns a site or [ErrNotFound].
+func (tx *Tx) Site(id string) (Site, error) {
+	return one(tx, scanSite, `SELECT `+siteColumns+` FROM sites WHERE id = ?`, id)
+}
+
+// Sites lists a tenant's sites, oldest first.
+func (tx *Tx) Sites(tenantID string) ([]Site, error) {
+	return many(tx, scanSite, `SELECT `+siteColumns+` FROM sites WHERE tenant_id = ? ORDER BY id`, tenantID)
+}

@@ -1,0 +1,147 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/better-compute/bcd/internal/fault"
+)
+
+// maxReaders is how many snapshots may be open at once. More reads wait.
+const maxReaders = 4
+
+// busyTimeout is how long a write waits for another process that holds the lock.
+const busyTimeout = 10 * time.Second
+
+// sqliteStore is the [Store] over one SQLite file.
+type sqliteStore struct {
+	db      *sql.DB
+	opts    Options
+	writer  *writer
+	readers chan *conn // holds nil for a reader that was not opened yet
+	watchers
+}
+
+// Open opens the database, creates it when it does not exist, and migrates an older one. A database of a newer program
+// is [fault.Newer].
+func Open(ctx context.Context, o Options) (_ Store, err error) {
+	if o.Now == nil {
+		return nil, errors.New("cannot open the database: no clock")
+	}
+	// SQLite creates with the umask's mode; the file holds hardware claims.
+	f, err := os.OpenFile(o.Path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fault.New(fault.Unwritable, "", "cannot open the database: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return nil, fmt.Errorf("cannot open the database: %w", err)
+	}
+	path, err := filepath.Abs(o.Path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the database: %w", err)
+	}
+	dsn := (&url.URL{Scheme: "file", Path: path, RawQuery: url.Values{"_pragma": {
+		fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()),
+		"journal_mode(WAL)",
+		"synchronous(FULL)",
+		"foreign_keys(1)",
+	}}.Encode()}).String()
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the database %q: %w", o.Path, err)
+	}
+	s := &sqliteStore{db: db, opts: o, readers: make(chan *conn, maxReaders)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}()
+	c, err := newConn(ctx, db)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the database %q: %w", o.Path, err)
+	}
+	if err := migrate(ctx, c, o.Now); err != nil {
+		return nil, err
+	}
+	s.writer = newWriter(c, s)
+	for range maxReaders {
+		s.readers <- nil
+	}
+	return s, nil
+}
+
+// Close implements [Store].
+func (s *sqliteStore) Close() error {
+	var err error
+	for range maxReaders {
+		if c := <-s.readers; c != nil {
+			err = errors.Join(err, c.close())
+		}
+	}
+	return errors.Join(err, s.writer.close(), s.db.Close())
+}
+
+// Read implements [Store].
+func (s *sqliteStore) Read(ctx context.Context, fn func(*Tx) error) (err error) {
+	var c *conn
+	select {
+	case c = <-s.readers:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	// A reader whose transaction did not end well is not used again.
+	good := false
+	defer func() {
+		if !good && c != nil {
+			err = errors.Join(err, c.close())
+			c = nil
+		}
+		s.readers <- c
+	}()
+	if c == nil {
+		if c, err = newConn(ctx, s.db); err != nil {
+			return fmt.Errorf("cannot read the database: %w", err)
+		}
+	}
+	if err := c.run(ctx, "BEGIN"); err != nil {
+		return fmt.Errorf("cannot read the database: %w", err)
+	}
+	err = fn(&Tx{ctx: ctx, conn: c, now: s.now()})
+	if end := c.run(context.WithoutCancel(ctx), "ROLLBACK"); end != nil {
+		return errors.Join(err, end)
+	}
+	good = true
+	return err
+}
+
+// Write implements [Store].
+func (s *sqliteStore) Write(ctx context.Context, fn func(*Tx) error) error {
+	return s.writer.do(ctx, fn)
+}
+
+// now is the clock as the database keeps it: UTC, whole milliseconds.
+func (s *sqliteStore) now() time.Time { return s.opts.Now().UTC().Truncate(time.Millisecond) }
+
+// classify gives SQLite's errors the sentinels of this package.
+func classify(err error) error {
+	var e *sqlite.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.Code() {
+	case sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID:
+		return fmt.Errorf("%w: %w", ErrDuplicate, err)
+	case sqlite3.SQLITE_FULL:
+		return fault.New(fault.NoSpace, "free space on the database's file system", "%w", err)
+	}
+	return err
+}
