@@ -34,6 +34,7 @@ type device struct {
 	timeout       time.Duration
 	sysfs         string // where the kernel tells of its TPMs; "/sys" but in tests
 	pause         func(context.Context, time.Duration) error
+	connect       func(context.Context) (io.ReadWriteCloser, error)
 	turn          chan struct{} // holds one value while an operation is under way
 	stuck         *stuckCommand // guarded by turn
 }
@@ -52,6 +53,7 @@ func newDevice(o Options) (*device, error) {
 	if d.timeout == 0 {
 		d.timeout = DefaultTimeout
 	}
+	d.connect = d.open
 	d.path, d.socket = strings.CutPrefix(d.name, socketPrefix)
 	const hint = `set [tpm] device to "` + DefaultDevice + `" or "unix:PATH"`
 	switch {
@@ -80,12 +82,14 @@ func (d *device) do(ctx context.Context, what string, operation func(*link) erro
 	case d.turn <- struct{}{}:
 		defer func() { <-d.turn }()
 	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
 		return fmt.Errorf("cannot %s: %w", what, context.Cause(ctx))
 	}
 	if err := d.unstick(); err != nil {
 		return fmt.Errorf("cannot %s: %w", what, err)
 	}
-	conn, err := d.open(ctx)
+	conn, err := d.connect(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot %s: %w", what, err)
 	}
@@ -118,10 +122,13 @@ func (d *device) open(ctx context.Context) (io.ReadWriteCloser, error) {
 	if d.socket {
 		dialer := net.Dialer{Timeout: d.timeout}
 		conn, err := dialer.DialContext(ctx, "unix", d.path)
-		if err != nil {
-			return nil, d.explainOpen(err)
+		switch {
+		case err == nil:
+			return conn, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
 		}
-		return conn, nil
+		return nil, d.explainOpen(err)
 	}
 	// Blocking on purpose: the kernel's TPM device answers a non-blocking read that comes too early with end of file.
 	// NONBLOCK would also need a kernel with poll support for it (5.0). The deadline is kept by link instead.
