@@ -19,6 +19,7 @@ const (
 type facts struct {
 	dmi        map[string]field // by file name in /sys/class/dmi/id; nil where there is no DMI
 	deviceTree field
+	model      field // the device tree's name of the machine
 	hostname   string
 	nics       []nic
 	gpus       []gpu
@@ -60,7 +61,7 @@ func (f facts) report(placeholders []string) Report {
 	b.gpus(f.gpus)
 	c.ProductUUID = b.dmi(f.dmi, whatProductUUID)
 	c.Vendor = b.name(f.dmi["sys_vendor"])
-	c.ProductName = b.name(f.dmi["product_name"])
+	c.ProductName = cmp.Or(b.name(f.dmi["product_name"]), b.name(f.model))
 	c.Hostname = hostname(f.hostname)
 	return b.Report
 }

@@ -1,5 +1,118 @@
 package hwclaims
 
-import "context"
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
 
-func gather(ctx context.Context, o Options) (facts, error) { return facts{}, ctx.Err() }
+	"golang.org/x/sys/unix"
+
+	"github.com/better-compute/bcd/internal/fault"
+)
+
+// gather reads the machine's facts from the source that o names.
+func gather(ctx context.Context, o Options) (facts, error) {
+	if o.Profile != "" {
+		return readProfile(o.Profile)
+	}
+	root := "/"
+	if o.Root != "" {
+		root = filepath.Clean(o.Root)
+	}
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		return facts{}, fault.New(fault.Config, "name the folder where the host's root is mounted",
+			"cannot open host root %q: %w", root, err)
+	}
+	defer func() { _ = dir.Close() }() // opened for reading only
+	var f facts
+	t := tree{fsys: dir.FS()}
+	f.readFirmware(t)
+	f.readHostname(t, root)
+	f.readNICs(t, root)
+	f.readGPUs(ctx, t, root, o)
+	return f, ctx.Err()
+}
+
+// readHostname takes the running kernel's host name where root is its own. Another root's /proc answers with the name of
+// the process that asks, so the file comes first there.
+func (f *facts) readHostname(t tree, root string) {
+	if root == "/" {
+		if name, err := os.Hostname(); err == nil {
+			f.hostname = name
+			return
+		}
+	}
+	for _, path := range []string{"etc/hostname", "proc/sys/kernel/hostname"} {
+		if h := t.field(path); h.state == fieldPresent && hostname(h.bytes) != "" {
+			f.hostname = h.bytes
+			return
+		}
+	}
+}
+
+// sharesNetwork reports whether the root's machine has the network namespace that this process asks by netlink. A
+// recorded machine has none: its link, if it has one, leads nowhere.
+func sharesNetwork(root string) bool {
+	if root == "/" {
+		return true
+	}
+	own, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(filepath.Join(root, "proc/1/ns/net"))
+	return err == nil && os.SameFile(own, other)
+}
+
+// running reports whether the root belongs to the machine that this process runs on, and is no recorded one.
+func running(root string) bool {
+	if root == "/" {
+		return true
+	}
+	var st unix.Statfs_t
+	return unix.Statfs(filepath.Join(root, "proc"), &st) == nil && st.Type == unix.PROC_SUPER_MAGIC
+}
+
+// tree reads files below one root and never leaves it.
+type tree struct{ fsys fs.FS }
+
+// field reads one small file. Only a file that is not there is absent.
+func (t tree) field(path string) field {
+	b, err := fs.ReadFile(t.fsys, path)
+	switch {
+	case err == nil:
+		return field{state: fieldPresent, bytes: string(b), path: path}
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, unix.EOPNOTSUPP):
+		return field{path: path}
+	default:
+		return field{state: fieldUnreadable, path: path, cause: cause(err)}
+	}
+}
+
+// text returns a file's content without its last line feed, "" for a file that cannot be read.
+func (t tree) text(path string) string {
+	s, _ := cleanText(t.field(path).bytes)
+	return s
+}
+
+func (t tree) exists(path string) bool {
+	_, err := fs.Lstat(t.fsys, path)
+	return err == nil
+}
+
+// cause returns the innermost words of an error of the file system: the path is said elsewhere.
+func cause(err error) string {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno.Error()
+	}
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,39 @@
+package hwclaims
+
+import (
+	"errors"
+	"io/fs"
+)
+
+const dmiDir = "sys/class/dmi/id"
+
+// dmiFiles are the files of the SMBIOS that the kernel shows. The kernel has put the UUID into the byte order of
+// SMBIOS 2.6, and takes the first record where a type has several. It leaves product_uuid out where the firmware has none.
+var dmiFiles = []string{whatProductUUID, whatProductSerial, whatBoardSerial, whatChassisSerial, "sys_vendor", "product_name"}
+
+// deviceTreeSerials are tried in order, where there is no SMBIOS: the device tree's serial, and the one that the
+// system-on-chip's driver reads from its fuses.
+var deviceTreeSerials = []string{
+	"sys/firmware/devicetree/base/serial-number", "proc/device-tree/serial-number", "sys/devices/soc0/serial_number",
+}
+
+func (f *facts) readFirmware(t tree) {
+	_, err := fs.Stat(t.fsys, dmiDir)
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		f.dmi = make(map[string]field, len(dmiFiles))
+		for _, name := range dmiFiles {
+			f.dmi[name] = t.field(dmiDir + "/" + name)
+		}
+		return
+	}
+	f.notes = append(f.notes, "no SMBIOS: /"+dmiDir+" does not exist")
+	for _, path := range deviceTreeSerials {
+		if f.deviceTree = t.field(path); f.deviceTree.state != fieldAbsent {
+			break
+		}
+	}
+	if f.deviceTree.state == fieldAbsent {
+		f.notes = append(f.notes, "no device tree serial")
+	}
+	f.model = t.field("sys/firmware/devicetree/base/model")
+}
