@@ -1,0 +1,43 @@
+package tokens
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/better-compute/bcd/controlplane/events"
+	"github.com/better-compute/bcd/controlplane/store"
+	"github.com/better-compute/bcd/internal/fault"
+)
+
+// Revoke ends a token of a pool of the tenant at once, on behalf of the identity, and returns its record. Revoking
+// twice is not an error and is told once.
+func (s *Service) Revoke(ctx context.Context, identity, tenantID, poolID, tokenID string) (store.Token, error) {
+	var t store.Token
+	err := s.Store.Write(ctx, func(tx *store.Tx) (err error) {
+		if _, err := poolOf(tx, tenantID, poolID); err != nil {
+			return err
+		}
+		t, err = tx.Token(tokenID)
+		if errors.Is(err, store.ErrNotFound) || err == nil && t.PoolID != poolID {
+			return fault.New(fault.NotFound, "", "join token %q does not exist in pool %q", tokenID, poolID)
+		}
+		if err != nil {
+			return err
+		}
+		ended, err := tx.RevokeToken(t.ID)
+		if err != nil || !ended {
+			return err
+		}
+		t.RevokedAt = tx.Now()
+		event := events.JoinTokenRevoked{TokenID: t.ID, PoolID: t.PoolID, RevokedBy: identity}
+		if err := tx.Publish(tenantID, event); err != nil {
+			return err
+		}
+		return tx.Record(tenantID, events.ActionJoinTokenRevoked, identity, t.ID, event)
+	})
+	if err != nil {
+		return store.Token{}, fmt.Errorf("cannot revoke the join token: %w", err)
+	}
+	return t, nil
+}

@@ -1,0 +1,190 @@
+// Package tokens makes, lists and ends join tokens: the rules of joinTokens.create, list and revoke, of siteTokens.create,
+// and of the tokens that modules issue.
+//
+// It decides what a token may say. Who may call is the caller's to have decided: httpapi authorizes before it calls. What
+// a token admits is decided when it is presented, by joinservice. The secret leaves in the answer that made the token and
+// is kept nowhere.
+package tokens
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/better-compute/bcd/controlplane/events"
+	"github.com/better-compute/bcd/controlplane/store"
+	"github.com/better-compute/bcd/hwclaims"
+	"github.com/better-compute/bcd/internal/bearer"
+	"github.com/better-compute/bcd/internal/fault"
+)
+
+// Bounds of a token.
+const (
+	MinTTL = time.Minute
+	MaxTTL = 24 * time.Hour
+	// MaxUses is the most machines that a node token admits, MaxSiteUses that a site token does.
+	MaxUses     = 10_000
+	MaxSiteUses = 16
+	// MaxIdempotencyKey is the length of an idempotency key, in bytes.
+	MaxIdempotencyKey = 255
+)
+
+// HostedKubernetes is the only value of a token's `hosted`.
+const HostedKubernetes = "kubernetes"
+
+// methodCreate scopes the idempotency keys.
+const methodCreate = "joinTokens.create"
+
+// Service makes, lists and ends tokens. All methods are safe for concurrent use.
+type Service struct {
+	Store store.Store
+}
+
+// CreateRequest is what joinTokens.create takes.
+type CreateRequest struct {
+	TenantID string
+	PoolID   string
+	// TTL is whole seconds between [MinTTL] and [MaxTTL].
+	TTL time.Duration
+	// MaxUses is 1 to [MaxUses]; nil is 1.
+	MaxUses *int64
+	// Expect is nil for a token that is bound to no machine.
+	Expect       *hwclaims.Expect
+	AllowReclaim bool
+	// Hosted is empty or [HostedKubernetes].
+	Hosted string
+	// IdempotencyKey makes the call repeatable by the same caller. Required.
+	IdempotencyKey string
+}
+
+func (r CreateRequest) check() error {
+	if r.TTL < MinTTL || r.TTL > MaxTTL || r.TTL%time.Second != 0 {
+		return invalid("ttlSeconds must be a whole number from %d to %d", MinTTL/time.Second, MaxTTL/time.Second)
+	}
+	if r.MaxUses != nil && (*r.MaxUses < 1 || *r.MaxUses > MaxUses) {
+		return invalid("maxUses must be a whole number from 1 to %d", MaxUses)
+	}
+	if r.Expect != nil {
+		if err := hwclaims.ValidateExpect(*r.Expect); err != nil {
+			return invalid("%w", err)
+		}
+	}
+	if r.Hosted != "" && r.Hosted != HostedKubernetes {
+		return invalid("hosted must be %q", HostedKubernetes)
+	}
+	if r.IdempotencyKey == "" || len(r.IdempotencyKey) > MaxIdempotencyKey {
+		return invalid("idempotencyKey must have 1 to %d bytes", MaxIdempotencyKey)
+	}
+	return nil
+}
+
+// Create makes a node token for a pool of the tenant, on behalf of the identity. A repeat with the same idempotency key
+// returns the record and no bearer: the secret is shown once.
+func (s *Service) Create(ctx context.Context, identity string, r CreateRequest) (store.Token, bearer.Token, error) {
+	if err := r.check(); err != nil {
+		return store.Token{}, bearer.Token{}, err
+	}
+	secret := bearer.NewSecret()
+	key := store.IdempotencyKey{TenantID: r.TenantID, Identity: identity, Method: methodCreate, Key: r.IdempotencyKey}
+	var made store.Token
+	var replayed bool
+	err := s.Store.Write(ctx, func(tx *store.Tx) error {
+		pool, err := poolOf(tx, r.TenantID, r.PoolID)
+		if err != nil {
+			return err
+		}
+		if made, err = replay(tx, key, r); !errors.Is(err, store.ErrNotFound) {
+			replayed = true
+			return err
+		}
+		replayed = false
+		if err := usable(pool); err != nil {
+			return err
+		}
+		made = store.Token{
+			ID: tx.NewID(store.PrefixToken), TenantID: r.TenantID, PoolID: pool.ID, SiteID: pool.SiteID,
+			Role: store.TokenNode, SecretSHA256: secret.Digest(), MaxUses: 1, Expect: r.Expect,
+			AllowReclaim: r.AllowReclaim, Hosted: r.Hosted, CreatedBy: identity, ExpiresAt: tx.Now().Add(r.TTL),
+		}
+		if r.MaxUses != nil {
+			made.MaxUses = *r.MaxUses
+		}
+		if err := insert(tx, &made); err != nil {
+			return err
+		}
+		return tx.InsertIdempotencyKey(key, made.ID)
+	})
+	if err != nil {
+		return store.Token{}, bearer.Token{}, fmt.Errorf("cannot create a join token: %w", err)
+	}
+	if replayed {
+		return made, bearer.Token{}, nil
+	}
+	text, err := secret.Token(made.ID)
+	return made, text, err
+}
+
+// replay returns the token that an earlier call with the key made. The lifetime and the uses are not compared: they say
+// how much is granted, not what.
+func replay(tx *store.Tx, key store.IdempotencyKey, r CreateRequest) (store.Token, error) {
+	id, err := tx.Idempotent(key)
+	if err != nil {
+		return store.Token{}, err
+	}
+	t, err := tx.Token(id)
+	if err != nil {
+		return store.Token{}, fmt.Errorf("token %q of an idempotency key: %v", id, err) //nolint:errorlint // not ErrNotFound: the key exists
+	}
+	if t.PoolID != r.PoolID || !sameExpect(t.Expect, r.Expect) || t.AllowReclaim != r.AllowReclaim || t.Hosted != r.Hosted {
+		return store.Token{}, fault.New(fault.Conflict, "use another idempotency key for another token",
+			"idempotency key %q was used for token %q with other values", key.Key, t.ID)
+	}
+	return t, nil
+}
+
+func sameExpect(a, b *hwclaims.Expect) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}
+
+// insert writes the token, its event and its audit row, and completes the record with what the database decides.
+func insert(tx *store.Tx, t *store.Token) error {
+	t.UsesLeft, t.CreatedAt = t.MaxUses, tx.Now()
+	if err := tx.InsertToken(*t); err != nil {
+		return err
+	}
+	event := events.JoinTokenCreated{
+		TokenID: t.ID, PoolID: t.PoolID, SiteID: t.SiteID, Role: string(t.Role), CreatedBy: t.CreatedBy,
+		Pinned: t.Expect != nil, Hosted: t.Hosted,
+	}
+	if err := tx.Publish(t.TenantID, event); err != nil {
+		return err
+	}
+	return tx.Record(t.TenantID, events.ActionJoinTokenCreated, t.CreatedBy, t.ID, event)
+}
+
+// poolOf returns the pool if the tenant owns it. To any other tenant it does not exist.
+func poolOf(tx *store.Tx, tenantID, poolID string) (store.Pool, error) {
+	pool, err := tx.Pool(poolID)
+	if errors.Is(err, store.ErrNotFound) || err == nil && pool.TenantID != tenantID {
+		return store.Pool{}, fault.New(fault.NotFound, "", "pool %q does not exist", poolID)
+	}
+	return pool, err
+}
+
+func usable(p store.Pool) error {
+	if p.Agent != store.AgentBCD {
+		return fault.New(fault.InvalidState, "", "pool %q has agent %q: its machines run no daemon", p.ID, p.Agent)
+	}
+	if !p.ArchivedAt.IsZero() {
+		return fault.New(fault.InvalidState, "", "pool %q is archived", p.ID)
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return fault.New(fault.InvalidArgument, "", format, args...)
+}
