@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"crypto"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/better-compute/bcd/agent/config"
+	"github.com/better-compute/bcd/agent/session"
+	"github.com/better-compute/bcd/hwclaims"
+	"github.com/better-compute/bcd/identity"
+	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/pin"
+	"github.com/better-compute/bcd/internal/statefile"
+	"github.com/better-compute/bcd/tpmkey"
+)
+
+// Options say what an [Agent] is made of.
+type Options struct {
+	// Config is a validated configuration.
+	Config *config.Config
+	// Version is this program's, as the control plane shows it.
+	Version string
+	// Now is the machine's clock.
+	Now func() time.Time
+	// Log hears what changes and what fails.
+	Log *slog.Logger
+	// NVMLChild is the command that asks NVML for the GPUs; empty asks the driver's files alone.
+	NVMLChild []string
+	// Profile is a machine profile that stands for the hardware, in a build with the tag fakehw.
+	Profile string
+	// State are options of the data directory; tests watch its steps.
+	State []statefile.Option
+}
+
+// Agent is one node's daemon. Its methods Join and Run use the same data directory: one at a time writes it.
+type Agent struct {
+	cfg     *config.Config
+	version string
+	log     *slog.Logger
+	clock   *clock
+	keys    *tpmkey.Store
+	hw      hwclaims.Options
+	state   []statefile.Option
+}
+
+// New returns an agent. It opens nothing.
+func New(o Options) (*Agent, error) {
+	keys, err := tpmkey.New(tpmkey.Options{
+		Mode:          tpmkey.Mode(o.Config.TPM.Mode),
+		Device:        o.Config.TPM.Device,
+		OwnerAuthFile: o.Config.TPM.OwnerAuthFile,
+		Log:           o.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Agent{
+		cfg:     o.Config,
+		version: o.Version,
+		log:     o.Log,
+		clock:   newClock(o.Now),
+		keys:    keys,
+		hw: hwclaims.Options{
+			Root:         o.Config.HostRoot,
+			Placeholders: o.Config.Placeholders,
+			NVMLChild:    o.NVMLChild,
+			Profile:      o.Profile,
+		},
+		state: o.State,
+	}, nil
+}
+
+// gateway returns where the gateway is. id adds the pins that the control plane announced; it may be nil.
+func (a *Agent) gateway(id *identity.Identity) session.Gateway {
+	pins := a.cfg.ServingCA
+	if id != nil {
+		pins = pins.With(id.NextPins.ServingCA...)
+	}
+	return session.Gateway{Address: a.cfg.Gateway.Address, ServerName: a.cfg.Gateway.ServerName, ServingCA: pins, Now: a.clock.Local}
+}
+
+// signingPins returns the keys that may sign an answer.
+func (a *Agent) signingPins(id *identity.Identity) pin.Set {
+	pins := a.cfg.JoinSigning
+	if id != nil {
+		pins = pins.With(id.NextPins.JoinSigningKey...)
+	}
+	return pins
+}
+
+// open opens the data directory and the identity in it, without the lock.
+func (a *Agent) open() (*statefile.Dir, *identity.Store, error) {
+	dir, err := statefile.Open(a.cfg.DataDir, a.state...)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot open the data directory: %w", err)
+	}
+	return dir, identity.New(dir, a.keys), nil
+}
+
+// StoppedStatus is the status of a daemon that does not run: the identity on disk.
+func (a *Agent) StoppedStatus() (Status, error) {
+	id, key, err := a.stored()
+	if err != nil {
+		return Status{}, err
+	}
+	return Status{Version: a.version, Identity: identityStatus(id, key)}, nil
+}
+
+// stored is the identity on disk and its key.
+func (a *Agent) stored() (*identity.Identity, crypto.Signer, error) {
+	dir, store, err := a.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer dir.Close()
+	return store.Load()
+}
+
+// isNoIdentity reports whether err says that the machine has not joined.
+func isNoIdentity(err error) bool { return fault.Is(err, fault.NoIdentity) }

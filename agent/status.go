@@ -1,0 +1,201 @@
+package agent
+
+import (
+	"context"
+	"crypto"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/better-compute/bcd/identity"
+	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/tpmkey"
+)
+
+// State is what the running daemon is doing.
+type State string
+
+// The states.
+const (
+	// Connecting is a daemon without a session that is trying to open one.
+	Connecting State = "connecting"
+	// Connected is a daemon with a session.
+	Connected State = "connected"
+	// Parked is a daemon that was refused or whose certificate expired: it retries slowly and waits for an operator.
+	Parked State = "parked"
+)
+
+// Status is what a running daemon tells of itself.
+type Status struct {
+	Version string    `json:"version"`
+	PID     int       `json:"pid"`
+	State   State     `json:"state"`
+	Since   time.Time `json:"since"`
+	// Problem says what is wrong, Hint what to do, and ProblemCode the kind of failure; empty when nothing is wrong.
+	Problem     string     `json:"problem,omitempty"`
+	Hint        string     `json:"hint,omitempty"`
+	ProblemCode fault.Code `json:"problem_code,omitempty"`
+
+	Identity *IdentityStatus `json:"identity,omitempty"`
+	Session  *SessionStatus  `json:"session,omitempty"`
+	Renewal  *RenewalStatus  `json:"renewal,omitempty"`
+	// ClockOffset is the control plane's clock minus this machine's, in milliseconds; absent while it is unknown.
+	ClockOffset *int64 `json:"clock_offset_ms,omitempty"`
+}
+
+// Err returns nil for a daemon that is connected, else what keeps it from it: a refusal where it is parked, and something
+// temporary where it goes on trying.
+func (s Status) Err() error {
+	switch {
+	case s.State == Connected:
+		return nil
+	case s.State == Parked:
+		return fault.New(s.ProblemCode, s.Hint, "the node is parked: %s", s.Problem)
+	case s.Problem == "":
+		return fault.New(fault.Unreachable, "ask again in a moment", "the node is connecting")
+	default:
+		return fault.New(fault.Unreachable, s.Hint, "the node is not connected: %s", s.Problem)
+	}
+}
+
+func (s *Status) problem(err error) {
+	s.Problem, s.Hint, s.ProblemCode = "", "", ""
+	if err != nil {
+		s.Problem, s.Hint, s.ProblemCode = err.Error(), fault.HintOf(err), fault.CodeOf(err)
+	}
+}
+
+// IdentityStatus is the node's identity.
+type IdentityStatus struct {
+	NodeID      string    `json:"node_id"`
+	Site        string    `json:"site"`
+	TrustDomain string    `json:"trust_domain"`
+	Role        string    `json:"role"`
+	Generation  uint64    `json:"identity_generation"`
+	Key         string    `json:"key"` // "tpm" or "file"
+	Serial      string    `json:"certificate_serial"`
+	NotBefore   time.Time `json:"not_before"`
+	NotAfter    time.Time `json:"not_after"`
+	RenewAt     time.Time `json:"renew_at"`
+}
+
+// SessionStatus is the open session.
+type SessionStatus struct {
+	ID      string    `json:"id"`
+	Gateway string    `json:"gateway"`
+	Since   time.Time `json:"since"`
+}
+
+// RenewalStatus is the last attempt to renew in this process.
+type RenewalStatus struct {
+	At    time.Time `json:"at"`
+	Error string    `json:"error,omitempty"`
+}
+
+func identityStatus(id *identity.Identity, key crypto.Signer) *IdentityStatus {
+	leaf := id.Leaf()
+	return &IdentityStatus{
+		NodeID: id.NodeID, Site: id.Site, TrustDomain: id.TrustDomain, Role: id.Role, Generation: id.Generation, Key: string(tpmkey.KindOf(key)),
+		Serial: serialText(leaf), NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, RenewAt: identity.ScheduleOf(id).RenewAt,
+	}
+}
+
+// board holds the daemon's status for whoever asks.
+type board struct {
+	mu sync.Mutex
+	s  Status
+}
+
+func (b *board) update(change func(*Status)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(&b.s)
+}
+
+func (b *board) read() Status {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.s
+}
+
+const statusPath = "/v1/status"
+
+// serveStatus answers on the status socket until ctx ends. A socket that a dead daemon left is replaced.
+func (a *Agent) serveStatus(ctx context.Context, b *board) error {
+	path := a.cfg.Status.Socket
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // the socket's own mode guards it
+		return fault.New(fault.Unwritable, "set [status] socket to a path that bcd may write", "cannot make the folder of the status socket: %w", err)
+	}
+	if c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path); err == nil {
+		_ = c.Close()
+		return fault.New(fault.Busy, "stop the other bcd, or give this one a [status] socket of its own", "another program answers on the status socket %q", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fault.New(fault.Unwritable, "set [status] socket to a path that bcd may write", "cannot replace the status socket: %w", err)
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return fault.New(fault.Unwritable, "set [status] socket to a path that bcd may write", "cannot open the status socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		_ = l.Close()
+		return fmt.Errorf("cannot set the mode of the status socket: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+statusPath, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		s := b.read()
+		if offset, known := a.clock.Offset(); known {
+			ms := offset.Milliseconds()
+			s.ClockOffset = &ms
+		}
+		_ = json.NewEncoder(w).Encode(s)
+	})
+	server := &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 4 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
+	go func() {
+		<-ctx.Done()
+		_ = server.Close()
+	}()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("cannot serve the status socket: %w", err)
+	}
+	return nil
+}
+
+// QueryStatus asks the daemon that listens on a status socket. A daemon that does not run is a [fault.Unreachable] error.
+func QueryStatus(ctx context.Context, socket string) (Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://bcd"+statusPath, nil)
+	if err != nil {
+		return Status{}, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		hint := "start it: systemctl start bcd"
+		if errors.Is(err, fs.ErrPermission) {
+			hint = "run the command as root"
+		}
+		return Status{}, fault.New(fault.Unreachable, hint, "cannot ask the daemon at %q: %w", socket, errors.Unwrap(err))
+	}
+	defer resp.Body.Close()
+	var s Status
+	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 1<<20)).Decode(&s); err != nil {
+		return Status{}, fmt.Errorf("cannot read the daemon's status: %w", err)
+	}
+	return s, nil
+}
