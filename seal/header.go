@@ -30,7 +30,7 @@ func parseHeader(b, csrDER []byte) (header, error) {
 			return header{}, err
 		}
 		if got != c.want {
-			return header{}, fmt.Errorf("%q is %q and must be %q", c.name, got, c.want)
+			return header{}, fmt.Errorf("%q is %.64q and must be %q", c.name, got, c.want)
 		}
 	}
 	iat, err := m.seconds("iat")

@@ -61,7 +61,7 @@ func ParseKey(jwk []byte) (Key, error) {
 			continue
 		}
 		if got, err := m.text(name); err != nil || got != want {
-			return Key{}, fmt.Errorf("the JWK's %q is %s and must be %q", name, m[name], want)
+			return Key{}, fmt.Errorf("the JWK's %q is %.64s and must be %q", name, m[name], want)
 		}
 	}
 	return m.point()
@@ -123,7 +123,7 @@ func (m object) point() (Key, error) {
 			return Key{}, err
 		}
 		if got != c.want {
-			return Key{}, fmt.Errorf("%q is %q and must be %q", c.name, got, c.want)
+			return Key{}, fmt.Errorf("%q is %.64q and must be %q", c.name, got, c.want)
 		}
 	}
 	point := []byte{4}

@@ -39,7 +39,7 @@ func members(b []byte) (object, error) {
 			return nil, errors.New("not JSON")
 		}
 		if _, found := m[name]; found {
-			return nil, fmt.Errorf("member %q occurs twice", name)
+			return nil, fmt.Errorf("member %.64q occurs twice", name)
 		}
 		m[name] = value
 	}
@@ -67,7 +67,7 @@ func (m object) only(names ...string) error {
 			foreign = name
 		}
 	}
-	return fmt.Errorf("member %q is not allowed", foreign)
+	return fmt.Errorf("member %.64q is not allowed", foreign)
 }
 
 // text returns a member that is a string.

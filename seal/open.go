@@ -74,8 +74,8 @@ func check(compact string, csrDER []byte) (header, error) {
 	if len(compact) > MaxSize {
 		return header{}, fmt.Errorf("it has %d bytes, more than %d", len(compact), MaxSize)
 	}
-	if n := strings.Count(compact, ".") + 1; n != 5 {
-		return header{}, fmt.Errorf("it has %d parts and must have 5", n)
+	if n := strings.Count(compact, "."); n != 4 {
+		return header{}, fmt.Errorf("it has %d dots and must have 4", n)
 	}
 	var parts [5][]byte
 	for i, s := range strings.Split(compact, ".") {
