@@ -154,7 +154,7 @@ func (l *link) sign(r *tpmRecord, digest []byte) ([]byte, error) {
 			return nil, err
 		case errors.Is(err, tpm2.TPMRCIntegrity):
 			lost = err
-		case !errors.Is(err, errUnfit) && !isUnsupported(err) && other == nil:
+		case !errors.Is(err, errUnfit) && other == nil:
 			other = err
 		}
 	}

@@ -116,6 +116,9 @@ func (l *link) createPrimary(hierarchy tpm2.TPMHandle, template tpm2.TPMTPublic)
 		PrimaryHandle: tpm2.AuthHandle{Handle: hierarchy, Auth: session},
 		InPublic:      tpm2.New2B(template),
 	}.Execute(l)
+	if isUnsupported(err) {
+		err = fmt.Errorf("%w: %w", err, errUnfit)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot derive a storage key from the owner hierarchy: %w", err)
 	}

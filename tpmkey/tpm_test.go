@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -564,41 +563,6 @@ func TestASoftwareKeyUnderTheStorageKeyIsRefused(t *testing.T) {
 	_, err = storeOn(t, tpm).Open(tpmkey.EncodeTPM(tpm2.TPMRHOwner, tpm2.New2B(imported), private))
 	if err == nil || !strings.Contains(err.Error(), "attributes") {
 		t.Errorf("Open: %v", err)
-	}
-}
-
-// openssl's TPM provider must read the records: they are in a published format, not in one of ours.
-func TestOpenSSLReadsTheRecord(t *testing.T) {
-	if out, err := exec.Command("openssl", "list", "-provider", "tpm2", "-providers").CombinedOutput(); err != nil {
-		t.Skipf("openssl has no tpm2 provider (apt-get install tpm2-openssl): %v: %s", err, bytes.TrimSpace(out))
-	}
-	for _, parent := range []string{"derived", "persistent"} {
-		t.Run(parent, func(t *testing.T) {
-			tpm := tpmkeytest.Swtpm(t)
-			if parent == "persistent" {
-				tpm.Persist(t, tpm2.ECCSRKTemplate, srk)
-			}
-			record, key := newKey(t, storeOn(t, tpm))
-			dir := t.TempDir()
-			path := func(name string) string { return filepath.Join(dir, name) }
-			if err := os.WriteFile(path("node.key"), record, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path("message"), []byte("message"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			t.Setenv("TPM2OPENSSL_TCTI", "swtpm:path="+strings.TrimPrefix(tpm.Device(), "unix:"))
-			openssl(t, nil, "dgst", "-provider", "tpm2", "-provider", "default", "-sha256",
-				"-sign", path("node.key"), "-out", path("sig"), path("message"))
-			sig, err := os.ReadFile(path("sig"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			digest := sha256.Sum256([]byte("message"))
-			if !ecdsa.VerifyASN1(key.Public().(*ecdsa.PublicKey), digest[:], sig) {
-				t.Error("openssl's signature with the record does not verify")
-			}
-		})
 	}
 }
 
