@@ -133,7 +133,8 @@ func nodeKeyPoint(area *tpm2.TPMTPublic) (*ecdsa.PublicKey, error) {
 		return nil, fmt.Errorf("the key is of type 0x%04x with name algorithm 0x%04x, not ECC with SHA-256", area.Type, area.NameAlg)
 	}
 	if area.ObjectAttributes != nodeKeyAttributes {
-		return nil, fmt.Errorf("the key's attributes are %+v, not those of a node's key", area.ObjectAttributes)
+		return nil, fmt.Errorf("the key's attributes are 0x%x, not those of a node's key (0x%x)",
+			tpm2.Marshal(area.ObjectAttributes), tpm2.Marshal(nodeKeyAttributes))
 	}
 	if len(area.AuthPolicy.Buffer) > 0 {
 		return nil, errors.New("the key has a policy")
@@ -152,6 +153,12 @@ func nodeKeyPoint(area *tpm2.TPMTPublic) (*ecdsa.PublicKey, error) {
 	unique, err := area.Unique.ECC()
 	if err != nil {
 		return nil, err
+	}
+	// Nothing beside the point differs from the template, not in a field without a check of its own above either.
+	exact := nodeKeyTemplate
+	exact.Unique = area.Unique
+	if !bytes.Equal(tpm2.Marshal(exact), tpm2.Marshal(*area)) {
+		return nil, errors.New("the public area is not a node key's")
 	}
 	// A TPM may leave out leading zeros of a coordinate.
 	const size = 32

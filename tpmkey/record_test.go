@@ -197,6 +197,58 @@ func TestAFileKeyIsNeverPrinted(t *testing.T) {
 	}
 }
 
+func TestAPublicAreaIsTheTemplateInEveryField(t *testing.T) {
+	public, private, err := tpmkey.Blobs([]byte(readVectors(t).Valid[0].Record))
+	if err != nil {
+		t.Fatal(err)
+	}
+	area, err := public.Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parms, err := area.Parameters.ECCDetail()
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed, withKDF := *area, *parms
+	withKDF.KDF = tpm2.TPMTKDFScheme{
+		Scheme:  tpm2.TPMAlgKDF2,
+		Details: tpm2.NewTPMUKDFScheme(tpm2.TPMAlgKDF2, &tpm2.TPMSKDFSchemeKDF2{HashAlg: tpm2.TPMAlgSHA256}),
+	}
+	changed.Parameters = tpm2.NewTPMUPublicParms(tpm2.TPMAlgECC, &withKDF)
+	_, err = tpmkey.Describe(tpmkey.EncodeTPM(tpm2.TPMRHOwner, tpm2.New2B(changed), private))
+	if err == nil || !strings.Contains(err.Error(), "not a node key's") {
+		t.Errorf("a key derivation scheme: %v", err)
+	}
+}
+
+func TestLeadingZerosOfAPointMayBeLeftOut(t *testing.T) {
+	public, private, err := tpmkey.Blobs([]byte(readVectors(t).Valid[0].Record))
+	if err != nil {
+		t.Fatal(err)
+	}
+	area, err := public.Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key *ecdsa.PrivateKey
+	for key == nil || key.X.BitLen() > 248 { // one in 256
+		if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, x := range map[string][]byte{"padded": key.X.FillBytes(make([]byte, 32)), "short": key.X.Bytes()} {
+		changed := *area
+		changed.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgECC, &tpm2.TPMSECCPoint{
+			X: tpm2.TPM2BECCParameter{Buffer: x}, Y: tpm2.TPM2BECCParameter{Buffer: key.Y.FillBytes(make([]byte, 32))},
+		})
+		d, err := tpmkey.Describe(tpmkey.EncodeTPM(tpm2.TPMRHOwner, tpm2.New2B(changed), private))
+		if err != nil || !key.PublicKey.Equal(d.Public) {
+			t.Errorf("%s: %v, %v", name, d, err)
+		}
+	}
+}
+
 func FuzzOpen(f *testing.F) {
 	v := readVectors(f)
 	for _, valid := range v.Valid {
