@@ -3,6 +3,8 @@ package identity
 import (
 	"context"
 	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
@@ -58,7 +60,7 @@ func (s *Store) Load() (*Identity, crypto.Signer, error) {
 }
 
 // loadTries bounds how often a reader without the lock looks again when a renewal's commit passes between its reads.
-const loadTries = 3
+const loadTries = 5
 
 func (s *Store) load() (id *Identity, k keyFile, err error) {
 	for range loadTries {
@@ -147,6 +149,9 @@ func (s *Store) newKey(ctx context.Context, name string) (key crypto.Signer, csr
 	record, key, err := s.keys.New(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot make a node key: %w", err)
+	}
+	if pub, ok := key.Public().(*ecdsa.PublicKey); !ok || pub.Curve != elliptic.P256() {
+		return nil, nil, fmt.Errorf("cannot make a node key: a %T is not ECDSA P-256", key.Public())
 	}
 	if csr, err = newCSR(key); err != nil {
 		return nil, nil, err
