@@ -26,7 +26,11 @@ var mayImport = map[string][]string{
 
 	"hwclaims":          {"internal/fault"},
 	"tpmkey":            {"internal/fault"},
-	"tpmkey/tpmkeytest": {"tpmkey"},
+	"tpmkey/tpmkeytest": {"tpmkey/tpmkeytest/internal/wire"},
+
+	"tpmkey/tpmkeytest/internal/wire": {},
+	"tpmkey/tpmkeytest/simulator":     {"tpmkey/tpmkeytest/internal/wire"},
+
 	"seal":              {"internal/fault", "internal/pin"},
 	"identity":          {"internal/fault", "internal/pin", "internal/signing", "internal/statefile"},
 
@@ -51,16 +55,17 @@ var mayImport = map[string][]string{
 	"controlplane/httpapi": {
 		"controlplane/events", "controlplane/pki", "controlplane/store", "controlplane/tokens", "hwclaims", "internal/fault", "internal/pin",
 	},
+	"controlplane/httpapi/client": {"controlplane/httpapi", "internal/fault"},
 	"controlplane": {
 		"api/join/v1", "controlplane/events", "controlplane/gateway", "controlplane/httpapi", "controlplane/joinservice",
-		"controlplane/pki", "controlplane/store", "internal/fault", "internal/statefile",
+		"controlplane/pki", "controlplane/store", "controlplane/tokens", "internal/fault", "internal/statefile",
 	},
 	"controlplane/controlplanetest": {
 		"api/daemon/v1", "api/join/v1", "controlplane", "controlplane/events", "controlplane/gateway", "controlplane/joinservice",
 		"controlplane/pki", "controlplane/store", "controlplane/tokens", "internal/fault", "internal/pin",
 	},
 	"cmd/better-compute": {
-		"controlplane", "controlplane/httpapi", "controlplane/pki", "internal/fault", "internal/pin",
+		"controlplane", "controlplane/httpapi", "controlplane/httpapi/client", "controlplane/pki", "internal/fault", "internal/pin",
 	},
 }
 
@@ -73,7 +78,7 @@ var homes = []struct {
 	{"database/sql", []string{"journal", "controlplane/store"}, "SQL lives in journal and controlplane/store"},
 	{"modernc.org/", []string{"journal", "controlplane/store"}, "SQL lives in journal and controlplane/store"},
 	{"github.com/google/go-tpm/", []string{"tpmkey", "tpmkey/"}, "the rest of bcd sees crypto.Signer, not TPM types"},
-	{"github.com/google/go-tpm-tools/", []string{"tpmkey/tpmkeytest"}, "the simulator is for tests, and is cgo"},
+	{"github.com/google/go-tpm-tools/", []string{"tpmkey/tpmkeytest/simulator"}, "the simulator is for tests, and is cgo"},
 	{"google.golang.org/grpc", []string{"agent/session", "api/", "controlplane", "controlplane/"}, "only the session and the control plane speak gRPC"},
 	{"google.golang.org/grpc/", []string{"agent/session", "api/", "controlplane", "controlplane/"}, "only the session and the control plane speak gRPC"},
 	{"github.com/go-jose/", []string{"seal"}, "JOSE lives in seal"},
