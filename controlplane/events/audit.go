@@ -26,7 +26,7 @@ type Audit struct {
 	Action Action
 	// At is when the audited transaction ran, by the control plane's clock, to the millisecond.
 	At time.Time
-	// Actor is who did it: an API key's id, or `node:` and a node id.
+	// Actor is who did it: the id of an API key, or of the token that a machine joined with.
 	Actor string
 	// Subject is the id of what it was done to.
 	Subject string

@@ -18,15 +18,18 @@ type Cert struct {
 	CSRSHA256  [sha256.Size]byte
 	// DER is the leaf.
 	DER []byte
-	// Issuers are the certificates above the leaf, DER, one after the other.
+	// Issuers are the certificates above the leaf, DER, one after the other; it may be empty.
 	Issuers []byte
 	// AllowedKinds restricts the command kinds that the certificate accepts; nil accepts all.
 	AllowedKinds []string
 	// Statements are the urn:bc: URIs of the leaf.
 	Statements []string
-	NotBefore  time.Time
-	NotAfter   time.Time
-	IssuedAt   time.Time
+	// MaxLifetime is the attestor's bound on this certificate and those that it is renewed to, in whole milliseconds; 0
+	// is none beside the configured one.
+	MaxLifetime time.Duration
+	NotBefore   time.Time
+	NotAfter    time.Time
+	IssuedAt    time.Time
 	// Predecessor is the serial of the certificate that was renewed; empty after a join.
 	Predecessor string
 	// FirstUsedAt is when a session or a renewal first presented it.
@@ -36,13 +39,15 @@ type Cert struct {
 }
 
 const certColumns = `serial, node_id, generation, role, spki_sha256, csr_sha256, der, issuers, allowed_kinds, statements,
-	not_before, not_after, issued_at, predecessor, first_used_at, revoked_at, revoke_reason`
+	max_lifetime, not_before, not_after, issued_at, predecessor, first_used_at, revoked_at, revoke_reason`
 
 func scanCert(s scanner) (c Cert, err error) {
 	var spki, csr []byte
+	var maxLifetime int64
 	err = s.Scan(&c.Serial, &c.NodeID, &c.Generation, &c.Role, &spki, &csr, &c.DER, &c.Issuers,
-		jsonOf[[]string]{&c.AllowedKinds}, jsonOf[[]string]{&c.Statements}, timeOf{&c.NotBefore}, timeOf{&c.NotAfter},
-		timeOf{&c.IssuedAt}, textOf{&c.Predecessor}, timeOf{&c.FirstUsedAt}, timeOf{&c.RevokedAt}, textOf{&c.RevokeReason})
+		jsonOf[[]string]{&c.AllowedKinds}, jsonOf[[]string]{&c.Statements}, &maxLifetime, timeOf{&c.NotBefore},
+		timeOf{&c.NotAfter}, timeOf{&c.IssuedAt}, textOf{&c.Predecessor}, timeOf{&c.FirstUsedAt}, timeOf{&c.RevokedAt}, textOf{&c.RevokeReason})
+	c.MaxLifetime = time.Duration(maxLifetime) * time.Millisecond
 	if err == nil {
 		err = copyDigest(&c.SPKISHA256, spki)
 	}
@@ -65,10 +70,10 @@ func (tx *Tx) InsertCert(c Cert) error {
 	}
 	return tx.insert("insert the certificate",
 		`INSERT INTO node_certs (serial, node_id, generation, role, spki_sha256, csr_sha256, der, issuers, allowed_kinds,
-			statements, not_before, not_after, issued_at, predecessor)
-		 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		c.Serial, c.NodeID, c.Generation, c.Role, c.SPKISHA256[:], c.CSRSHA256[:], c.DER, c.Issuers, kinds, statements,
-		millis(c.NotBefore), millis(c.NotAfter), millis(tx.now), nullText(c.Predecessor))
+			statements, max_lifetime, not_before, not_after, issued_at, predecessor)
+		 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		c.Serial, c.NodeID, c.Generation, c.Role, c.SPKISHA256[:], c.CSRSHA256[:], c.DER, append([]byte{}, c.Issuers...),
+		kinds, statements, c.MaxLifetime.Milliseconds(), millis(c.NotBefore), millis(c.NotAfter), millis(tx.now), nullText(c.Predecessor))
 }
 
 // Cert returns a certificate or [ErrNotFound].
@@ -91,13 +96,10 @@ func (tx *Tx) Successors(serial string) ([]Cert, error) {
 	return many(tx, scanCert, `SELECT `+certColumns+` FROM node_certs WHERE predecessor = ? ORDER BY issued_at, serial`, serial)
 }
 
-// MarkCertUsed records the first use of a certificate. From then on its predecessor opens no session.
-func (tx *Tx) MarkCertUsed(c Cert) error {
-	if !c.FirstUsedAt.IsZero() {
-		return nil
-	}
+// MarkCertUsed records the first use of a certificate, once. From then on its predecessor opens no session.
+func (tx *Tx) MarkCertUsed(serial string) error {
 	return tx.update("mark the certificate used",
-		`UPDATE node_certs SET first_used_at = COALESCE(first_used_at, ?) WHERE serial = ?`, millis(tx.now), c.Serial)
+		`UPDATE node_certs SET first_used_at = COALESCE(first_used_at, ?) WHERE serial = ?`, millis(tx.now), serial)
 }
 
 // RevokeCerts revokes a node's certificates up to a generation that are not revoked yet, and returns them as they are

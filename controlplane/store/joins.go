@@ -2,6 +2,7 @@ package store
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"time"
 )
 
@@ -37,13 +38,24 @@ func (tx *Tx) Join(csrSHA256 [sha256.Size]byte) (Join, error) {
 	}, `SELECT attestor, token_id, role, node_id, pool_id, serial, joined_at FROM joins WHERE csr_sha256 = ?`, csrSHA256[:])
 }
 
-// UseProof records the use of a renewal's proof, keyed by the SHA-256 of what it signs, and forgets those that are older
-// than keep. A proof that is still remembered is [ErrDuplicate].
+// pruneProofs is how many old proofs one renewal forgets at most. It is more than one, so their number shrinks.
+const pruneProofs = 100
+
+// UseProof records the use of a renewal's proof, keyed by the SHA-256 of what it signs, and forgets some of those that are
+// older than keep. A proof that was used less than keep ago is [ErrDuplicate].
 func (tx *Tx) UseProof(digest [sha256.Size]byte, keep time.Duration) error {
-	if err := tx.insert("forget old proofs", `DELETE FROM renew_proofs WHERE used_at < ?`, millis(tx.now.Add(-keep))); err != nil {
+	before := millis(tx.now.Add(-keep))
+	if err := tx.insert("forget old proofs", `DELETE FROM renew_proofs WHERE digest IN
+		(SELECT digest FROM renew_proofs WHERE used_at < ? ORDER BY used_at LIMIT ?)`, before, pruneProofs); err != nil {
 		return err
 	}
-	return tx.insert("record the proof", `INSERT INTO renew_proofs (digest, used_at) VALUES (?, ?)`, digest[:], millis(tx.now))
+	n, err := tx.exec("record the proof", `INSERT INTO renew_proofs (digest, used_at) VALUES (?, ?)
+		ON CONFLICT (digest) DO UPDATE SET used_at = excluded.used_at WHERE renew_proofs.used_at < ?`,
+		digest[:], millis(tx.now), before)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("cannot record the proof: %w", ErrDuplicate)
+	}
+	return err
 }
 
 // ProofUsed reports whether a renewal's proof was used less than keep ago.

@@ -89,7 +89,8 @@ func TestRowsComeBackAsWritten(t *testing.T) {
 		Serial: "0a1b", NodeID: node.ID, Generation: 1, Role: "node", SPKISHA256: sha256.Sum256([]byte("spki")),
 		CSRSHA256: sha256.Sum256([]byte("csr")), DER: []byte("leaf"), Issuers: []byte("ca"),
 		AllowedKinds: []string{"disk.*"}, Statements: []string{"urn:bc:tpm-ak:sha256:00"},
-		NotBefore: epoch.Add(-5 * time.Minute), NotAfter: epoch.Add(time.Hour), IssuedAt: epoch,
+		MaxLifetime: 10 * time.Minute,
+		NotBefore:   epoch.Add(-5 * time.Minute), NotAfter: epoch.Add(time.Hour), IssuedAt: epoch,
 	}
 	join := store.Join{
 		CSRSHA256: cert.CSRSHA256, Attestor: "join-token", TokenID: token.ID, Role: "node", NodeID: node.ID, PoolID: poolID,
@@ -424,5 +425,28 @@ func TestIDs(t *testing.T) {
 		if store.CheckID(store.PrefixToken, bad) == nil {
 			t.Errorf("%q is taken for an id", bad)
 		}
+	}
+}
+
+// A list sorted by id is in the order in which its rows were written, however many fall into a millisecond.
+func TestIDsOfWritesGrow(t *testing.T) {
+	now := epoch
+	s := open(t, func(o *store.Options) { o.Now = func() time.Time { return now } })
+	last := ""
+	for round := range 3 {
+		write(t, s, func(tx *store.Tx) error {
+			for range 5000 {
+				id := tx.NewID(store.PrefixAudit)
+				if err := store.CheckID(store.PrefixAudit, id); err != nil {
+					return err
+				}
+				if id <= last {
+					return fmt.Errorf("%s does not sort after %s", id, last)
+				}
+				last = id
+			}
+			return nil
+		})
+		now = epoch.Add(time.Duration(1-round) * time.Second) // forward, then back
 	}
 }

@@ -15,6 +15,7 @@ type Tx struct {
 	now       time.Time
 	writable  bool
 	afterStep func(string) error
+	ids       *idClock // nil in a read
 	topics    []string
 }
 

@@ -17,7 +17,8 @@ const maxBatch = 64
 type writer struct {
 	store *sqliteStore
 	lead  chan struct{} // holds a value while nobody leads
-	conn  *conn         // only the leader
+	conn  *conn         // only the leader, as ids
+	ids   idClock
 
 	mu      sync.Mutex
 	waiting []*write
@@ -141,7 +142,9 @@ func (w *writer) savepoint(ctx context.Context, one *write) error {
 	if err := w.conn.run(ctx, "SAVEPOINT write_one"); err != nil {
 		return fmt.Errorf("cannot begin: %w", classify(err))
 	}
-	tx := &Tx{ctx: ctx, conn: w.conn, now: w.store.now(), writable: true, afterStep: w.store.opts.AfterStep}
+	tx := &Tx{
+		ctx: ctx, conn: w.conn, now: w.store.now(), writable: true, afterStep: w.store.opts.AfterStep, ids: &w.ids,
+	}
 	one.err = one.call(tx)
 	one.topics = tx.topics
 	if one.err != nil || one.panicked != nil {

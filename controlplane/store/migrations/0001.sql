@@ -90,6 +90,7 @@ CREATE TABLE node_certs (
   issuers        BLOB NOT NULL,
   allowed_kinds  TEXT,
   statements     TEXT,
+  max_lifetime   BIGINT NOT NULL,
   not_before     BIGINT NOT NULL,
   not_after      BIGINT NOT NULL,
   issued_at      BIGINT NOT NULL,

@@ -1,0 +1,241 @@
+package joinservice
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/better-compute/bcd/controlplane/events"
+	"github.com/better-compute/bcd/controlplane/store"
+)
+
+// decision is the admission of one request. It is decided twice, see [Service.admit].
+type decision struct {
+	req        *Request
+	attestor   string
+	credential Credential
+	rootTenant string
+	// newNode is the id that the machine gets if it is a new node.
+	newNode string
+}
+
+// plan is what an admission will be.
+type plan struct {
+	grant *Grant
+	// machine is the node that the machine is, before the admission; nil is none.
+	machine *store.Node
+	// node is the node as the admission leaves it, but for adoption.
+	node store.Node
+	// acceptance says that the node's pool runs acceptance checks.
+	acceptance bool
+	// repeat is the certificate of an earlier admission of the same request.
+	repeat *store.Cert
+}
+
+// same reports whether two plans are of the same machine in the same state and end in the same certificate.
+func (p *plan) same(other *plan) bool {
+	if (p.machine == nil) != (other.machine == nil) || p.repeat != nil || other.repeat != nil {
+		return false
+	}
+	if p.machine != nil &&
+		(p.machine.ID != other.machine.ID || p.machine.IdentityGeneration != other.machine.IdentityGeneration) {
+		return false
+	}
+	return p.node.ID == other.node.ID && p.node.IdentityGeneration == other.node.IdentityGeneration &&
+		p.node.SiteID == other.node.SiteID && certRole(p.node) == certRole(other.node)
+}
+
+// decide runs the checks in their order. It only reads.
+func (d *decision) decide(tx *store.Tx) (*plan, error) {
+	g, err := d.credential.Prove(tx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := d.decideFor(tx, g)
+	return p, tellTenant(err, g.TenantID)
+}
+
+func (d *decision) decideFor(tx *store.Tx, g *Grant) (*plan, error) {
+	if p, err := d.replay(tx, g); p != nil || err != nil {
+		return p, err
+	}
+	if err := d.credential.Check(tx, g); err != nil {
+		return nil, err
+	}
+	if d.req.body.GetNodeId() != g.NodeID {
+		return nil, Refuse("join:node-id")
+	}
+	if g.Expect != nil && !g.Expect.Match(d.req.claims) {
+		return nil, Refuse("join:expect")
+	}
+	if !d.req.hardware.Trusted && !g.PlaceholderOK {
+		return nil, Refuse("join:placeholder-hardware")
+	}
+	machine, err := d.machine(tx, g)
+	if err != nil {
+		return nil, err
+	}
+	place, err := d.place(tx, g)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{grant: g, machine: machine, acceptance: place.acceptance}
+	p.node = store.Node{
+		ID: d.newNode, TenantID: g.TenantID, PoolID: g.PoolID, SiteID: g.SiteID, Role: d.req.Role(), IdentityGeneration: 1,
+		HardwareKey: d.req.hardware.HardwareKey, HardwareKeyTrusted: d.req.hardware.Trusted,
+	}
+	if machine != nil {
+		p.node = *machine
+		p.node.IdentityGeneration++
+	}
+	p.node.State, p.node.Claims = store.NodeAdopting, d.req.claims
+	p.node.Trust = trustOf(g, place, d.rootTenant)
+	return p, nil
+}
+
+// machine returns the node that the machine is already, if it may become it again.
+func (d *decision) machine(tx *store.Tx, g *Grant) (*store.Node, error) {
+	var n store.Node
+	err := store.ErrNotFound
+	if d.req.hardware.Trusted {
+		n, err = tx.NodeByHardwareKey(d.req.hardware.HardwareKey)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		if g.NodeID == "" {
+			return nil, nil //nolint:nilnil // a new machine
+		}
+		// The credential says which node this machine is.
+		if n, err = tx.Node(g.NodeID); errors.Is(err, store.ErrNotFound) {
+			return nil, Refuse("join:reclaim")
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !g.AllowReclaim || g.NodeID != "" && n.ID != g.NodeID || !n.RetiredAt.IsZero() || !n.DeletedAt.IsZero() ||
+		n.TenantID != g.TenantID || n.SiteID != g.SiteID || n.PoolID != g.PoolID || n.Role != d.req.Role() {
+		return nil, Refuse("join:reclaim")
+	}
+	return &n, nil
+}
+
+// place is where a grant lets the machine land.
+type place struct {
+	pool       *store.Pool // nil for a site agent
+	site       store.Site
+	acceptance bool
+}
+
+// place checks pool, tenant, site and the pool's policy.
+func (d *decision) place(tx *store.Tx, g *Grant) (place, error) {
+	var at place
+	owner := ""
+	if g.PoolID != "" {
+		pool, err := tx.Pool(g.PoolID)
+		if errors.Is(err, store.ErrNotFound) || err == nil && (pool.Agent != store.AgentBCD || !pool.ArchivedAt.IsZero()) {
+			return at, Refuse("join:pool")
+		}
+		if err != nil {
+			return at, err
+		}
+		at.pool, at.acceptance, owner = &pool, pool.Acceptance, pool.TenantID
+	}
+	site, err := tx.Site(g.SiteID)
+	noSite := errors.Is(err, store.ErrNotFound)
+	if err != nil && !noSite {
+		return at, err
+	}
+	if at.pool == nil {
+		owner = site.TenantID
+	}
+	asked := d.req.body.GetSite()
+	switch {
+	case owner != g.TenantID && !(at.pool == nil && noSite):
+		return at, Refuse("join:tenant")
+	case noSite,
+		at.pool != nil && at.pool.SiteID != g.SiteID,
+		asked != "" && asked != g.SiteID,
+		len(d.req.gatewaySites) > 0 && !slices.Contains(d.req.gatewaySites, g.SiteID):
+		return at, Refuse("join:site")
+	case at.pool != nil && !at.pool.Policy.Admits(d.attestor):
+		return at, Refuse("join:pool-attestor")
+	}
+	at.site = site
+	return at, nil
+}
+
+// record writes an admission: the use that it costs, the node, its certificate and what is told of it.
+func (d *decision) record(tx *store.Tx, p *plan, cert store.Cert) error {
+	if err := d.credential.Spend(tx, p.grant); err != nil {
+		return tellTenant(err, p.grant.TenantID)
+	}
+	reclaim := p.machine != nil
+	if reclaim {
+		if err := d.reclaim(tx, p); err != nil {
+			return err
+		}
+	} else if err := tx.InsertNode(p.node); err != nil {
+		return err
+	}
+	if err := tx.PutNodeAuthz(p.node); err != nil {
+		return err
+	}
+	if err := tx.InsertCert(cert); err != nil {
+		return err
+	}
+	if err := tx.InsertJoin(store.Join{
+		CSRSHA256: d.req.csrSHA256, Attestor: d.attestor, TokenID: p.grant.TokenID, Role: d.req.Role(),
+		NodeID: p.node.ID, PoolID: p.node.PoolID, Serial: cert.Serial,
+	}); err != nil {
+		return err
+	}
+	joined := events.NodeJoined{
+		NodeID: p.node.ID, PoolID: p.node.PoolID, SiteID: p.node.SiteID, Role: p.node.Role, Attestor: d.attestor,
+		Reclaim: reclaim, HardwareKeyTrusted: p.node.HardwareKeyTrusted, Serial: cert.Serial,
+		IdentityGeneration: p.node.IdentityGeneration, NodeKey: p.grant.nodeKey(),
+	}
+	if err := tx.Publish(p.node.TenantID, joined); err != nil {
+		return err
+	}
+	action := events.ActionNodeJoined
+	if reclaim {
+		action = events.ActionNodeReclaimed
+	}
+	if err := tx.Record(p.node.TenantID, action, p.grant.TokenID, p.node.ID, joined); err != nil {
+		return err
+	}
+	if p.acceptance && p.node.Role != store.RoleSite {
+		return nil // the node's first Hello queues it: until then there is nobody to ask
+	}
+	return adopt(tx, p.node, p.grant.TokenID)
+}
+
+// reclaim makes the machine the node that it was: with a new generation, which no older certificate belongs to.
+func (d *decision) reclaim(tx *store.Tx, p *plan) error {
+	revoked, err := tx.RevokeCerts(p.node.ID, p.machine.IdentityGeneration, "reclaimed")
+	if err != nil {
+		return err
+	}
+	for _, c := range revoked {
+		if err := tx.Publish(p.node.TenantID, events.CertificateRevoked{
+			NodeID: c.NodeID, Serial: c.Serial, IdentityGeneration: c.Generation, Reason: c.RevokeReason,
+		}); err != nil {
+			return err
+		}
+	}
+	return tx.ReclaimNode(p.node)
+}
+
+// adopt queues a node for its controllers and makes it ready for work.
+func adopt(tx *store.Tx, n store.Node, actor string) error {
+	if err := tx.Enqueue(n.ID, "joined"); err != nil {
+		return err
+	}
+	if err := tx.SetNodeState(n.ID, store.NodeAdopted); err != nil {
+		return err
+	}
+	adopted := events.NodeAdopted{NodeID: n.ID}
+	if err := tx.Publish(n.TenantID, adopted); err != nil {
+		return err
+	}
+	return tx.Record(n.TenantID, events.ActionNodeAdopted, actor, n.ID, adopted)
+}

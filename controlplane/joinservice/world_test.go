@@ -1,0 +1,449 @@
+package joinservice_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
+	joinv1 "github.com/better-compute/bcd/api/join/v1"
+	"github.com/better-compute/bcd/controlplane/events"
+	"github.com/better-compute/bcd/controlplane/joinservice"
+	"github.com/better-compute/bcd/controlplane/pki"
+	"github.com/better-compute/bcd/controlplane/store"
+	"github.com/better-compute/bcd/controlplane/tokens"
+	"github.com/better-compute/bcd/hwclaims"
+	"github.com/better-compute/bcd/internal/signing"
+	"github.com/better-compute/bcd/seal"
+)
+
+var epoch = time.Date(2026, 11, 29, 11, 6, 11, 0, time.UTC)
+
+// clock is a clock that only tests move.
+type clock struct {
+	mu sync.Mutex
+	t  time.Time
+}
+
+func (c *clock) now() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return c.t }
+
+func (c *clock) add(d time.Duration) { c.mu.Lock(); defer c.mu.Unlock(); c.t = c.t.Add(d) }
+
+// world is a control plane with a root tenant, a tenant, a site and a pool of the root tenant.
+type world struct {
+	t      testing.TB
+	clock  *clock
+	store  store.Store
+	bundle *pki.Bundle
+	svc    *joinservice.Service
+	tokens *tokens.Service
+
+	root, other string // tenants
+	site        string
+	pool        string
+
+	mu    sync.Mutex
+	slept []time.Duration
+	step  func(string) error
+}
+
+var testBundle = sync.OnceValues(func() (*pki.Bundle, error) { return pki.New("compute.example.com", epoch) })
+
+func newWorld(t testing.TB, change ...func(*joinservice.Options)) *world {
+	t.Helper()
+	bundle, err := testBundle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, clock: &clock{t: epoch}, bundle: bundle}
+	w.store, err = store.Open(t.Context(), store.Options{
+		Path: filepath.Join(t.TempDir(), "control.db"), Now: w.clock.now,
+		AfterStep: func(s string) error {
+			w.mu.Lock()
+			f := w.step
+			w.mu.Unlock()
+			if f == nil {
+				return nil
+			}
+			return f(s)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.tokens = &tokens.Service{Store: w.store}
+	w.root, w.other = store.NewID(store.PrefixTenant, epoch), store.NewID(store.PrefixTenant, epoch)
+	w.site, w.pool = store.NewID(store.PrefixSite, epoch), store.NewID(store.PrefixPool, epoch)
+	w.write(func(tx *store.Tx) error {
+		return errors.Join(
+			tx.InsertTenant(store.Tenant{ID: w.root, Name: "root"}),
+			tx.InsertTenant(store.Tenant{ID: w.other, Name: "other"}),
+			tx.InsertSite(store.Site{ID: w.site, TenantID: w.root, Name: "eu"}),
+			tx.InsertPool(w.poolRow()),
+		)
+	})
+	o := joinservice.Options{
+		Store: w.store, Keys: joinservice.KeysOf(bundle), RootTenant: w.root, Now: w.clock.now,
+		Sleep: func(_ context.Context, d time.Duration) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.slept = append(w.slept, d)
+			return nil
+		},
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	if w.svc, err = joinservice.New(o); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) poolRow() store.Pool {
+	return store.Pool{ID: w.pool, TenantID: w.root, SiteID: w.site, Name: "metal", Agent: store.AgentBCD, Acceptance: true}
+}
+
+func (w *world) write(fn func(*store.Tx) error) {
+	w.t.Helper()
+	if err := w.store.Write(context.Background(), fn); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// updatePool changes the pool.
+func (w *world) updatePool(change func(*store.Pool)) {
+	w.t.Helper()
+	w.write(func(tx *store.Tx) error {
+		p, err := tx.Pool(w.pool)
+		if err != nil {
+			return err
+		}
+		change(&p)
+		return tx.UpdatePool(p)
+	})
+}
+
+func query[T any](w *world, fn func(*store.Tx) (T, error)) T {
+	w.t.Helper()
+	var v T
+	err := w.store.Read(context.Background(), func(tx *store.Tx) (err error) { v, err = fn(tx); return err })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return v
+}
+
+func (w *world) nodes() []store.Node {
+	w.t.Helper()
+	return query(w, func(tx *store.Tx) ([]store.Node, error) {
+		a, err := tx.NodesOfTenant(w.root, "", 1000)
+		if err != nil {
+			return nil, err
+		}
+		b, err := tx.NodesOfTenant(w.other, "", 1000)
+		return append(a, b...), err
+	})
+}
+
+func (w *world) node(id string) store.Node {
+	w.t.Helper()
+	return query(w, func(tx *store.Tx) (store.Node, error) { return tx.Node(id) })
+}
+
+func (w *world) certs(nodeID string) []store.Cert {
+	w.t.Helper()
+	return query(w, func(tx *store.Tx) ([]store.Cert, error) { return tx.CertsOfNode(nodeID) })
+}
+
+func (w *world) usesLeft(id string) int64 {
+	w.t.Helper()
+	return query(w, func(tx *store.Tx) (store.Token, error) { return tx.Token(id) }).UsesLeft
+}
+
+// events returns the payloads of a tenant's events of the payload's type.
+func eventsOf[P events.Payload](w *world, tenant string) []P {
+	w.t.Helper()
+	var zero P
+	all := query(w, func(tx *store.Tx) ([]events.Event, error) { return tx.Events(tenant, 0, 10_000) })
+	var out []P
+	for _, e := range all {
+		if e.Type != zero.EventType() {
+			continue
+		}
+		var p P
+		if err := json.Unmarshal(e.Data, &p); err != nil {
+			w.t.Fatal(err)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func (w *world) eventTypes(tenant string) []events.Type {
+	w.t.Helper()
+	all := query(w, func(tx *store.Tx) ([]events.Event, error) { return tx.Events(tenant, 0, 10_000) })
+	var out []events.Type
+	for _, e := range all {
+		out = append(out, e.Type)
+	}
+	return out
+}
+
+// token is a join token with its bearer.
+type token struct {
+	store.Token
+	bearer []byte
+}
+
+var keys int
+
+func (w *world) token(change ...func(*tokens.CreateRequest)) token {
+	w.t.Helper()
+	keys++
+	r := tokens.CreateRequest{TenantID: w.root, PoolID: w.pool, TTL: time.Hour, IdempotencyKey: fmt.Sprint(keys)}
+	for _, c := range change {
+		c(&r)
+	}
+	made, bearer, err := w.tokens.Create(context.Background(), "key_test", r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return token{made, bearer.Bytes()}
+}
+
+func uses(n int64) func(*tokens.CreateRequest) {
+	return func(r *tokens.CreateRequest) { r.MaxUses = &n }
+}
+
+func expect(e hwclaims.Expect) func(*tokens.CreateRequest) {
+	return func(r *tokens.CreateRequest) { r.Expect = &e }
+}
+
+func allowReclaim(r *tokens.CreateRequest) { r.AllowReclaim = true }
+
+func hosted(r *tokens.CreateRequest) { r.Hosted = tokens.HostedKubernetes }
+
+func (w *world) issue(r tokens.IssueRequest) token {
+	w.t.Helper()
+	r.TTL, r.IssuedBy = time.Hour, "module"
+	made, bearer, err := w.tokens.Issue(context.Background(), r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return token{made, bearer.Bytes()}
+}
+
+// machine is hardware with a key.
+type machine struct {
+	claims *daemonv1.HardwareClaims
+	key    *ecdsa.PrivateKey
+	csr    []byte
+}
+
+var machines int
+
+// newMachine returns hardware that no other test machine is.
+func newMachine(t testing.TB) *machine {
+	machines++
+	m := &machine{claims: &daemonv1.HardwareClaims{
+		ProductUuid:   fmt.Sprintf("4c4c4544-0036-4a10-8044-b7c04f5d%04x", machines),
+		ProductSerial: fmt.Sprintf("B7T%04XQ", machines),
+		Macs:          []string{fmt.Sprintf("b4:96:91:a7:%02x:%02x", machines>>8, machines&0xff)},
+		Hostname:      "rack-b7",
+	}}
+	m.newKey(t)
+	return m
+}
+
+func (m *machine) newKey(t testing.TB) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.key, m.csr = key, newCSR(t, key)
+}
+
+func newCSR(t testing.TB, key any) []byte {
+	t.Helper()
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		// What a CSR says beside its key is not believed.
+		Subject: pkix.Name{OrganizationalUnit: []string{"bc-role:site"}}, DNSNames: []string{"evil.example.com"},
+	}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return csr
+}
+
+// call is a Join in the making.
+type call struct {
+	body  *daemonv1.JoinRequestBody
+	key   *ecdsa.PrivateKey
+	peer  *joinv1.Peer
+	token []byte
+	// sealedFor is the CSR that the token is sealed for.
+	sealedFor []byte
+	// raw, if set, changes the signed request.
+	raw func(*daemonv1.JoinRequest)
+}
+
+// request returns the Join of a machine with a token.
+func (w *world) request(m *machine, tok token, change ...func(*call)) *joinv1.JoinRequest {
+	w.t.Helper()
+	c := &call{
+		body: &daemonv1.JoinRequestBody{
+			Csr: m.csr, Claims: m.claims, Role: "node", Site: w.site, Protocol: 1, AgentVersion: "0.1.0",
+		},
+		key: m.key, peer: &joinv1.Peer{Address: "192.0.2.1"}, token: tok.bearer, sealedFor: m.csr,
+	}
+	for _, f := range change {
+		f(c)
+	}
+	if c.body.SealedToken == "" {
+		key, err := seal.NewKey(w.bundle.JoinEncryption().PublicKey())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if c.body.SealedToken, err = seal.Seal(key, c.token, c.sealedFor, w.clock.now()); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	raw, err := proto.Marshal(c.body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	sig, err := signing.Sign(c.key, signing.JoinRequest, raw)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req := &daemonv1.JoinRequest{Body: raw, Sig: sig}
+	if c.raw != nil {
+		c.raw(req)
+	}
+	return &joinv1.JoinRequest{Peer: c.peer, Request: req}
+}
+
+func role(r string) func(*call) { return func(c *call) { c.body.Role = r } }
+
+func (w *world) join(m *machine, tok token, change ...func(*call)) (*daemonv1.Admission, error) {
+	w.t.Helper()
+	req := w.request(m, tok, change...)
+	resp, err := w.svc.Join(context.Background(), req)
+	if err != nil {
+		return nil, err
+	}
+	return w.open(req, resp), nil
+}
+
+// open verifies a response as a daemon does and returns what it admits to.
+func (w *world) open(req *joinv1.JoinRequest, resp *daemonv1.JoinResponse) *daemonv1.Admission {
+	w.t.Helper()
+	cert, err := x509.ParseCertificate(resp.GetSig().GetCertificate())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if !cert.Equal(w.bundle.Public().JoinSigningCertificate()) {
+		w.t.Error("signed by another certificate")
+	}
+	if err := signing.Verify(cert.PublicKey, signing.JoinResponse, resp.GetBody(), resp.GetSig().GetSignature()); err != nil {
+		w.t.Error(err)
+	}
+	var body daemonv1.JoinResponseBody
+	if err := proto.Unmarshal(resp.GetBody(), &body); err != nil {
+		w.t.Fatal(err)
+	}
+	if digest := sha256.Sum256(req.GetRequest().GetBody()); string(body.GetRequestSha256()) != string(digest[:]) {
+		w.t.Error("the response belongs to another request")
+	}
+	if body.GetServerTimeUnixMs() != w.clock.now().UnixMilli() {
+		w.t.Error("server_time is not the control plane's")
+	}
+	return body.GetAdmission()
+}
+
+// mustJoin joins and returns the admission.
+func (w *world) mustJoin(m *machine, tok token, change ...func(*call)) *daemonv1.Admission {
+	w.t.Helper()
+	a, err := w.join(m, tok, change...)
+	if err != nil {
+		w.t.Fatalf("join: %v%s", err, w.lastRefusal())
+	}
+	return a
+}
+
+func (w *world) lastRefusal() string {
+	for _, tenant := range []string{w.root, w.other} {
+		if all := eventsOf[events.JoinRefused](w, tenant); len(all) > 0 {
+			return " (" + all[len(all)-1].Reason + ")"
+		}
+	}
+	return ""
+}
+
+// refusedJoin runs a Join that must be refused, and returns the reason and whether the event went to the tenant.
+func (w *world) refusedJoin(req *joinv1.JoinRequest, tenant string) events.JoinRefused {
+	w.t.Helper()
+	before := len(eventsOf[events.JoinRefused](w, tenant))
+	_, err := w.svc.Join(context.Background(), req)
+	if got, want := wire(w.t, err), joinRefused; got != want {
+		w.t.Errorf("answer %q, want %q", got, want)
+	}
+	all := eventsOf[events.JoinRefused](w, tenant)
+	if len(all) != before+1 {
+		w.t.Fatalf("%d events of refusal for the tenant, want 1%s", len(all)-before, w.lastRefusal())
+	}
+	return all[before]
+}
+
+// joinRefused is the answer to every refused join, as the bytes of google.rpc.Status.
+const joinRefused = "\b\a\x12\fJoin refused\x1aL\n(type.googleapis.com/google.rpc.ErrorInfo\x12 \n\rACCESS_DENIED\x12\x0fbetter-compute"
+
+func wire(t testing.TB, err error) string {
+	t.Helper()
+	b, merr := proto.MarshalOptions{Deterministic: true}.Marshal(status.Convert(err).Proto())
+	if merr != nil {
+		t.Fatal(merr)
+	}
+	return string(b)
+}
+
+func wantCode(t testing.TB, err error, code codes.Code, message string) {
+	t.Helper()
+	if s := status.Convert(err); s.Code() != code || s.Message() != message {
+		t.Errorf("answer %v %q, want %v %q", s.Code(), s.Message(), code, message)
+	}
+}
+
+func leafOf(t testing.TB, a *daemonv1.Admission) *x509.Certificate {
+	t.Helper()
+	if len(a.GetChain()) == 0 {
+		t.Fatal("no chain")
+	}
+	leaf, err := x509.ParseCertificate(a.GetChain()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leaf
+}
