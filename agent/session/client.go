@@ -5,9 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -137,7 +135,7 @@ func (c *Client) ServerTime() (time.Time, bool) {
 // Join sends a join. The error of a refusal has the control plane's code and message.
 func (c *Client) Join(ctx context.Context, req *daemonv1.JoinRequest) (*daemonv1.JoinResponse, error) {
 	if n := len(req.GetBody()); n > MaxJoinRequest {
-		return nil, fault.New(fault.TooLarge, "shorten what is named", "the join request has %d bytes, more than %d: %s", n, MaxJoinRequest, largest(req.GetBody()))
+		return nil, fault.New(fault.TooLarge, "shorten what is named", "the join request has %d bytes, more than %d; most of it is %s", n, MaxJoinRequest, largest(req.GetBody()))
 	}
 	var header metadata.MD
 	resp, err := c.api.Join(ctx, req, grpc.Header(&header))
@@ -172,14 +170,6 @@ func (c *Client) callError(err error) error {
 	return callError(err, c.tls.lastError(), c.gateway.Address)
 }
 
-// SplitURL returns the address to dial and the host of a gateway URL that configuration has checked.
-func SplitURL(host, port string) (address, serverName string) {
-	if port == "" {
-		port = "443"
-	}
-	return net.JoinHostPort(host, port), strings.Trim(host, "[]")
-}
-
 // largest names the biggest parts of a join request's body.
 func largest(body []byte) string {
 	var b daemonv1.JoinRequestBody
@@ -193,5 +183,5 @@ func largest(body []byte) string {
 			name, size = n, s
 		}
 	}
-	return fmt.Sprintf("%s takes %d bytes", name, size)
+	return fmt.Sprintf("%s (%d bytes)", name, size)
 }

@@ -1,0 +1,174 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/better-compute/bcd/agent/session"
+	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
+	"github.com/better-compute/bcd/internal/fault"
+)
+
+func welcome(heartbeat uint32) *daemonv1.GatewayFrame {
+	return &daemonv1.GatewayFrame{Frame: &daemonv1.GatewayFrame_Welcome{Welcome: &daemonv1.Welcome{
+		SessionId: "s_1", ServerTimeUnixMs: 1_800_000_000_000, HeartbeatIntervalSeconds: heartbeat, Protocol: 1,
+	}}}
+}
+
+// open opens a session with a gateway whose side of it is serve.
+func open(t *testing.T, side func(daemonv1.NodeGateway_SessionServer) error) (*session.Session, error) {
+	t.Helper()
+	ca := newAuthority(t, "serving")
+	g := gatewayAt(serve(t, serverConfig(ca.leaf(t, nil)), &answers{session: side}), ca)
+	s, err := session.Open(t.Context(), g, ca.leaf(t, nil), &daemonv1.Hello{NodeId: "node_1", ProtocolMin: 1, ProtocolMax: 1})
+	if s != nil {
+		t.Cleanup(s.Close)
+	}
+	return s, err
+}
+
+// Req: SS-001 SS-002
+func TestHelloComesFirstAndWelcomeAnswers(t *testing.T) {
+	first := make(chan *daemonv1.AgentFrame, 1)
+	s, err := open(t, func(stream daemonv1.NodeGateway_SessionServer) error {
+		f, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		first <- f
+		if err := stream.Send(welcome(30)); err != nil {
+			return err
+		}
+		<-stream.Context().Done()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := (<-first).GetHello().GetNodeId(); got != "node_1" {
+		t.Errorf("the first frame is no Hello of node_1: %q", got)
+	}
+	if s.ID != "s_1" || s.Heartbeat != 30*time.Second || !s.ServerTime.Equal(time.UnixMilli(1_800_000_000_000)) {
+		t.Errorf("session %q, heartbeat %s, server time %s", s.ID, s.Heartbeat, s.ServerTime)
+	}
+}
+
+func TestHeartbeatIsClamped(t *testing.T) {
+	for asked, want := range map[uint32]time.Duration{0: 25 * time.Second, 1: 5 * time.Second, 5: 5 * time.Second, 60: time.Minute, 3600: time.Minute} {
+		s, err := open(t, func(stream daemonv1.NodeGateway_SessionServer) error {
+			if err := stream.Send(welcome(asked)); err != nil {
+				return err
+			}
+			<-stream.Context().Done()
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Heartbeat != want {
+			t.Errorf("asked for %d s: %s, want %s", asked, s.Heartbeat, want)
+		}
+	}
+}
+
+// Req: SS-005
+func TestFirstFramesThatAreNoWelcome(t *testing.T) {
+	for name, c := range map[string]struct {
+		frame *daemonv1.GatewayFrame
+		code  fault.Code
+		say   string
+	}{
+		"heartbeat":        {&daemonv1.GatewayFrame{Frame: &daemonv1.GatewayFrame_Heartbeat{Heartbeat: &daemonv1.Heartbeat{}}}, fault.Verification, "no Welcome"},
+		"another protocol": {&daemonv1.GatewayFrame{Frame: &daemonv1.GatewayFrame_Welcome{Welcome: &daemonv1.Welcome{Protocol: 2}}}, fault.Verification, "protocol 2"},
+		"the end":          {nil, fault.Unreachable, "closed the session"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := open(t, func(stream daemonv1.NodeGateway_SessionServer) error {
+				if c.frame == nil {
+					return nil
+				}
+				return stream.Send(c.frame)
+			})
+			if fault.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.say) {
+				t.Errorf("error %v with code %s, want %s with %q", err, fault.CodeOf(err), c.code, c.say)
+			}
+		})
+	}
+}
+
+func TestGoodbyeEndsTheSession(t *testing.T) {
+	s, err := open(t, func(stream daemonv1.NodeGateway_SessionServer) error {
+		if err := stream.Send(welcome(0)); err != nil {
+			return err
+		}
+		return stream.Send(&daemonv1.GatewayFrame{Frame: &daemonv1.GatewayFrame_Goodbye{Goodbye: &daemonv1.Goodbye{Reason: "draining\n\x1b[31m", ReconnectAfterSeconds: 3}}})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bye *session.Goodbye
+	err = s.Run(t.Context(), nil)
+	if !errors.As(err, &bye) || bye.ReconnectAfter != 3*time.Second {
+		t.Fatalf("session ended with %v", err)
+	}
+	if bye.Reason != `draining\n\x1b[31m` {
+		t.Errorf("reason %q can reach a terminal", bye.Reason)
+	}
+}
+
+func TestFramesAreHandledInOrder(t *testing.T) {
+	s, err := open(t, func(stream daemonv1.NodeGateway_SessionServer) error {
+		if err := stream.Send(welcome(0)); err != nil {
+			return err
+		}
+		for _, body := range []string{"1", "2", "3"} {
+			if err := stream.Send(&daemonv1.GatewayFrame{Frame: &daemonv1.GatewayFrame_Command{Command: &daemonv1.Command{Body: []byte(body)}}}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	err = s.Run(t.Context(), func(f *daemonv1.GatewayFrame) error {
+		got += string(f.GetCommand().GetBody())
+		return nil
+	})
+	if got != "123" {
+		t.Errorf("handled %q", got)
+	}
+	if !fault.Is(err, fault.Unreachable) {
+		t.Errorf("a stream that ends without a word: %v", err)
+	}
+}
+
+func TestSessionEndsWithItsContext(t *testing.T) {
+	ended := make(chan error, 1)
+	s, err := open(t, func(stream daemonv1.NodeGateway_SessionServer) error {
+		if err := stream.Send(welcome(0)); err != nil {
+			return err
+		}
+		for {
+			if _, err := stream.Recv(); err != nil {
+				ended <- err
+				return err
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Run(ctx, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v", err)
+	}
+	s.Close()
+	s.Close() // twice is no error
+	<-ended
+}
