@@ -77,6 +77,9 @@ func (f positions) add(p *unstable.Parser, table []string, e *unstable.Node) err
 		return nil
 	}
 	if !slices.Contains(known, key) && !isTable(key) {
+		if e.Value().Kind == unstable.InlineTable {
+			return unknown(key, pos, true)
+		}
 		if first, _, dotted := strings.Cut(key, "."); dotted && !isTable(first) && !slices.Contains(known, first) {
 			return unknown(first, pos, true)
 		}
@@ -159,9 +162,13 @@ func meant(key string, isTableName bool) string {
 // nearest returns the candidate that s is most likely a misspelling of, if any.
 func nearest(s string, candidates []string) (string, bool) {
 	s = strings.ToLower(strings.ReplaceAll(s, "-", "_"))
-	best, least := "", 1+max(2, len(s)/3)
+	best, least := "", 1+max(2, 2*len(s)/5)
 	for _, c := range candidates {
-		if d := distance(s, c); d < least {
+		d := distance(s, c)
+		if len(s) > 3 && strings.HasPrefix(c, s) {
+			d = 1 // a name that was cut is a likely mistake, however long the rest
+		}
+		if d < least {
 			best, least = c, d
 		}
 	}
