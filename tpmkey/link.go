@@ -19,6 +19,9 @@ const (
 	pauseBudget = 30 * time.Second
 )
 
+// closeGrace is how long a read may take to end after its socket was closed.
+const closeGrace = time.Second
+
 // headerSize is the size of a command's and of a response's header (TPM 2.0 Part 1, section 18).
 const headerSize = 10
 
@@ -97,7 +100,12 @@ func (l *link) exchange(command []byte) ([]byte, error) {
 		// Closing ends a socket's read at once. A device's stays in the kernel until the chip answers.
 		l.broken = errTimeout
 		_ = l.conn.Close()
-		l.dev.stuck = &stuckCommand{returned}
+		timer.Reset(closeGrace)
+		select {
+		case <-returned:
+		case <-timer.C:
+			l.dev.stuck = &stuckCommand{returned}
+		}
 		return nil, errTimeout
 	}
 }

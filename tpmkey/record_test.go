@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"os"
 	"strings"
 	"testing"
@@ -175,11 +176,16 @@ func TestDamagedRecordsAreRefused(t *testing.T) {
 
 func TestAFileKeyIsNeverPrinted(t *testing.T) {
 	record, key := newKey(t, newStore(t, tpmkey.Options{Mode: tpmkey.Off}))
-	parsed, err := x509.ParsePKCS8PrivateKey(func() []byte { b, _ := pem.Decode(record); return b.Bytes }())
+	encoded, _ := pem.Decode(record)
+	parsed, err := x509.ParsePKCS8PrivateKey(encoded.Bytes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret := parsed.(*ecdsa.PrivateKey).D
+	scalar, err := parsed.(*ecdsa.PrivateKey).Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := new(big.Int).SetBytes(scalar)
 	var out bytes.Buffer
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%d", "%x", "%q"} {
 		fmt.Fprintf(&out, verb+" ", key)

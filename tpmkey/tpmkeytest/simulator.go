@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/better-compute/bcd/tpmkey/tpmkeytest/internal/wire"
@@ -69,13 +70,10 @@ var buildSimulator = sync.OnceValues(func() (string, error) {
 	if err := build.Run(); err != nil {
 		return "", fmt.Errorf("go build: %w: %s", err, bytes.TrimSpace(said.Bytes()))
 	}
-	f, err := os.Open(path)
+	// Not an os.File, which would be closed when nothing refers to it any more.
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return "", err
 	}
-	openSimulator = f
-	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), nil
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), nil
 })
-
-// openSimulator keeps the nameless program open for the life of the process.
-var openSimulator *os.File
