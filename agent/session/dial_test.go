@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -119,7 +120,7 @@ func TestOtherServersBehindThePort(t *testing.T) {
 		l := listen(t)
 		config := serverConfig(leaf)
 		config.NextProtos = []string{"http/1.1"}
-		s := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second}
+		s := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 		go func() { _ = s.Serve(tls.NewListener(l, config)) }()
 		t.Cleanup(func() { s.Close() })
 		return l.Addr().String()

@@ -77,7 +77,7 @@ func (c *Client) open(ctx context.Context, hello *daemonv1.Hello) (*Session, err
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		} else {
-			err = c.callError(err)
+			err = c.lostError(err)
 		}
 		cancel(nil)
 		return nil, err
@@ -158,7 +158,7 @@ func (s *Session) Run(ctx context.Context, handle func(*daemonv1.GatewayFrame) e
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case err := <-lost:
-			return s.lostError(err)
+			return s.client.lostError(err)
 		case f := <-frames:
 			silence.Reset(patience)
 			if bye := f.GetGoodbye(); bye != nil {
@@ -187,7 +187,7 @@ func (s *Session) Send(f *daemonv1.AgentFrame) error {
 		return nil // the stream has ended; Recv says why
 	}
 	if err != nil {
-		return s.lostError(err)
+		return s.client.lostError(err)
 	}
 	return nil
 }
@@ -201,11 +201,12 @@ func (s *Session) Close() {
 
 var errClosed = errors.New("the session was closed")
 
-func (s *Session) lostError(err error) error {
+// lostError is the error of a stream that ended; [io.EOF] is an end without a word.
+func (c *Client) lostError(err error) error {
 	if errors.Is(err, io.EOF) {
-		return fault.New(fault.Unreachable, "", "the gateway closed the session")
+		return fault.New(fault.Unreachable, "look at the gateway's log", "the gateway closed the session")
 	}
-	return s.client.callError(err)
+	return c.callError(err)
 }
 
 func goodbye(g *daemonv1.Goodbye) error {

@@ -112,9 +112,17 @@ func (t *transport) ClientHandshake(ctx context.Context, _ string, raw net.Conn)
 		t.remember(err)
 		return nil, nil, err
 	}
+	watched := &watchedConn{Conn: conn, transport: t}
+	if t.client != nil {
+		if err := watched.await(ctx); err != nil {
+			_ = conn.Close()
+			t.remember(err)
+			return nil, nil, err
+		}
+	}
 	t.remember(nil)
 	info := credentials.TLSInfo{State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
-	return &watchedConn{Conn: conn, transport: t}, info, nil
+	return watched, info, nil
 }
 
 // handshakeError names what a handshake failed of. Errors of our own verification pass through.
@@ -201,9 +209,33 @@ func (t *transport) OverrideServerName(string) error { return nil }
 type watchedConn struct {
 	net.Conn
 	transport *transport
+
+	first []byte // was read by await, and comes first
+}
+
+// await waits for the peer's first bytes. A TLS 1.3 server judges the client's certificate when the client's handshake is
+// already over: what is written before its verdict is known can reset the connection, and the alert is lost with it. An
+// HTTP/2 server speaks first.
+func (c *watchedConn) await(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+	first := make([]byte, 512)
+	n, err := c.Conn.Read(first)
+	if !stop() {
+		return fault.New(fault.Unreachable, hintReach, "the gateway did not answer in time")
+	}
+	if err != nil {
+		return handshakeError(err)
+	}
+	c.first = first[:n]
+	return nil
 }
 
 func (c *watchedConn) Read(b []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(b, c.first)
+		c.first = c.first[n:]
+		return n, nil
+	}
 	n, err := c.Conn.Read(b)
 	if err != nil {
 		if alert := alertError(err); alert != nil {
