@@ -82,7 +82,7 @@ func fillerText(text string, names []string) string {
 	switch {
 	case f == "":
 		return "only punctuation"
-	case oneRune(f):
+	case oneRune(f) || oneRune(strings.TrimPrefix(f, "0x")):
 		return "one repeated character"
 	case utf8.RuneCountInString(f) < minText:
 		return fmt.Sprintf("fewer than %d letters and digits", minText)
@@ -92,13 +92,15 @@ func fillerText(text string, names []string) string {
 		return "template token"
 	case counting(f):
 		return "counting"
+	case nearlyZero(f):
+		return "nearly all zero"
 	case repeatedUnit(f):
 		return "repeated characters"
 	case fillerUUIDText(f):
 		return "a placeholder UUID"
 	case fillerWords(text, f):
 		return "names of fields, or words for nothing"
-	case madeOf(f, func(w string) bool { return slices.Contains(names, w) }):
+	case echo(f, names):
 		return "echo of vendor/product name"
 	case onlyWords(text, f):
 		return "words, not a serial"
@@ -111,6 +113,23 @@ func fillerText(text string, names []string) string {
 func fillerUUIDText(f string) bool {
 	u, ok := parseUUID(strings.TrimPrefix(f, "vmware"))
 	return ok && fillerUUID(u) != ""
+}
+
+// echo reports words of the vendor's and the product's name, filler's words among them, or the cut start of the names.
+func echo(f string, names []string) bool {
+	for i := range names {
+		if whole := strings.Join(names[i:], ""); len(f) >= minPart && strings.HasPrefix(whole, f) {
+			return true
+		}
+	}
+	echoed := false
+	return madeOf(f, func(w string) bool {
+		if slices.Contains(names, w) {
+			echoed = true
+			return true
+		}
+		return len(w) >= minText && fillerVocabulary().words[w]
+	}) && echoed
 }
 
 func oneRune(s string) bool {

@@ -34,16 +34,15 @@ func fillerMAC(m [6]byte) string {
 	return ""
 }
 
-// countingMAC finds 00:11:22:33:44:55, 00:01:02:03:04:05, 00:12:34:56:78:9a and their kind.
+// countingMAC finds at least five bytes that count by one or by 0x11, and digits that count: 00:11:22:33:44:55,
+// 00:02:03:04:05:06, 00:12:34:56:78:9a.
 func countingMAC(m [6]byte, digits string) bool {
-	step := m[1] - m[0]
-	if step == 1 || step == 0x11 || step == 0xff || step == 0xef {
-		same := true
+	for _, step := range []byte{1, 0xff, 0x11, 0xef} {
+		run := 0
 		for i := 1; i < len(m); i++ {
-			same = same && m[i]-m[i-1] == step
-		}
-		if same {
-			return true
+			if run = next(run, m[i]-m[i-1] == step); run == 4 {
+				return true
+			}
 		}
 	}
 	return upwards(digits) || upwards(digits[1:])

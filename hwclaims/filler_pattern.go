@@ -2,6 +2,7 @@ package hwclaims
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -13,41 +14,40 @@ var templatePattern = regexp.MustCompile(
 
 // templateFold finds names of template variables in folded text.
 var templateFold = regexp.MustCompile(
-	`^type[0-9]|smbiostype|smbios|^dmi(system|base|board|chassis|product|bios)|inject|reserve|yyyymmdd|yymmdd|yyww`)
+	`^type[0-9]|smbiostype|smbios|^dmi(system|base|board|chassis|product|bios)|inject|reserve|yyyymmdd|yymmdd`)
+
+// revision is a version that stands where a serial should: "V1.0", "Rev 2".
+var revision = regexp.MustCompile(`(?i)^(v|ver|version|rev|revision)[. ]*[0-9]{1,2}(\.[0-9]{1,2})*$`)
 
 func templateToken(text, f string) bool {
-	return templatePattern.MatchString(text) || templateFold.MatchString(f) || masked(f)
+	return templatePattern.MatchString(text) || templateFold.MatchString(f) || revision.MatchString(text) || masked(f)
 }
 
-// masked reports a run of at least four X, Y, Z or N at either end of the value, or one that is most of it: "RMNBXXXX".
+// masked reports a mask of X or of another letter that masks are made of: at least four X, or five of the others, at either
+// end ("RMNBXXXX"), or X in most of the value.
 func masked(f string) bool {
-	for _, c := range "xyzn" {
-		m := string(c)
-		run := strings.Repeat(m, 4)
-		if strings.HasSuffix(f, run) || strings.HasPrefix(f, run) {
-			return true
-		}
-		if strings.Contains(f, run[:3]) && 2*strings.Count(f, m) > len(f) {
+	for _, run := range []string{"xxxx", "yyyyy", "zzzzz", "nnnnn"} {
+		if strings.HasPrefix(f, run) || strings.HasSuffix(f, run) {
 			return true
 		}
 	}
-	return false
+	return len(f) >= 6 && strings.Contains(f, "xxx") && 2*strings.Count(f, "x") > len(f)
 }
 
 // labels are the short words that stand before a counted number: "SN12345", "MB-1234567890".
 var labels = map[string]bool{
-	"sn": true, "s": true, "no": true, "nr": true, "n": true, "id": true, "mb": true, "pn": true, "abc": true, "abcd": true,
+	"sn": true, "no": true, "nr": true, "id": true, "mb": true, "pn": true, "abc": true, "abcd": true,
 	"abcdef": true, "xyz": true, "test": true, "asset": true, "serial": true, "tag": true, "num": true, "number": true,
 }
 
 // counting reports folded text that counts: digits upwards or downwards ("0123456789", "9876543210", any length, starting
-// over as often as it likes), with letters before them ("#A123456789") or a short tail ("01234567890123456789AB",
-// "1234567#ABA"); letters of the alphabet in order; each digit doubled ("112233").
+// over as often as it likes), with letters or zeros before them ("#A123456789") or a short tail
+// ("01234567890123456789AB", "1234567#ABA"); letters of the alphabet in order; each digit doubled ("112233").
 func counting(f string) bool {
 	if !isASCII(f) {
 		return false
 	}
-	if inOrder(f) && (len(f) >= 4 || hasDigit(f)) {
+	if inOrder(f) && (hasDigit(f) || len(f) >= 5 || f[0] == 'a' && len(f) >= 4) {
 		return true
 	}
 	if d := undoubled(f); d != "" && inOrder(d) {
@@ -57,6 +57,9 @@ func counting(f string) bool {
 	prefix := f[:len(f)-len(rest)]
 	digits := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
 	tail := rest[len(digits):]
+	if significant := strings.TrimLeft(digits, "0"); len(significant) >= 6 {
+		digits = significant
+	}
 	if !inOrder(digits) || strings.ContainsAny(tail, "0123456789") {
 		return false
 	}
@@ -73,15 +76,13 @@ func counting(f string) bool {
 }
 
 // inOrder reports at least two characters, each the next of the one before, or each the previous one. After "9" comes
-// "0", "1" or "a", after "f" or "z" the start, and a run of at least three may start over.
+// "0" or "a". Longer text may skip that "0", go on after "f", or start over after three.
 func inOrder(s string) bool {
 	if len(s) < 2 {
 		return false
 	}
 	reversed := []byte(s)
-	for i, j := 0, len(s)-1; i < j; i, j = i+1, j-1 {
-		reversed[i], reversed[j] = reversed[j], reversed[i]
-	}
+	slices.Reverse(reversed)
 	return upwards(s) || upwards(string(reversed))
 }
 
@@ -89,15 +90,36 @@ func upwards(s string) bool {
 	run := 1
 	for i := 1; i < len(s); i++ {
 		switch prev, next := s[i-1], s[i]; {
-		case next == prev+1, prev == '9' && strings.IndexByte("01a", next) >= 0, (prev == 'f' || prev == 'z') && (next == '0' || next == '1'):
+		case next == prev+1,
+			prev == '9' && (next == '0' || next == 'a' || next == '1' && len(s) >= 10),
+			prev == 'f' && (next == '0' || next == '1') && len(s) >= 10:
 			run++
-		case run >= 3 && next == s[0]:
+		case run >= 3 && next == s[0] && (len(s) >= 8 || len(s) >= 6 && s[0] <= '1'):
 			run = 1
 		default:
 			return false
 		}
 	}
 	return true
+}
+
+// nearlyZero reports zeros with a word that labels a serial, with at most four letters, or with one other digit:
+// "SERIAL0001", "A0000000000", "10000000". The zeros of a real serial stand among other digits.
+func nearlyZero(f string) bool {
+	rest := strings.TrimLeft(f, "abcdefghijklmnopqrstuvwxyz")
+	prefix := f[:len(f)-len(rest)]
+	zeros := strings.Count(rest, "0")
+	if strings.Trim(rest, "0123456789") != "" || zeros < 3 || len(rest)-zeros > 1 {
+		return false
+	}
+	switch {
+	case labels[prefix] || fillerVocabulary().words[prefix] && len(prefix) >= minText:
+		return true
+	case prefix == "":
+		return len(rest) >= 6
+	default:
+		return len(prefix) <= 4 && zeros >= 7 && len(rest) == zeros
+	}
 }
 
 // undoubled returns the characters of a text in which each stands the same number of times, at least twice, in at least

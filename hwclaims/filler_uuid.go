@@ -39,10 +39,11 @@ func fillerUUID(u [16]byte) string {
 // uuidRules judge one byte order. Real UUIDs come close: a MAC after twenty zeros (Supermicro), the text of a SKU and a
 // serial (HP), a service tag in a fixed frame (Dell), a MAC in a fixed frame (AMI).
 func uuidRules() []func([16]byte) string {
-	return []func([16]byte) string{repeatedUUID, countingUUID, sparseUUID, macUUID, dellUUID, amiUUID, textUUID}
+	return []func([16]byte) string{repeatedUUID, countingUUID, sparseUUID, hexWordUUID, macUUID, dellUUID, amiUUID, textUUID}
 }
 
-// repeatedUUID finds one repeated digit, byte or unit of up to eight bytes, and groups of one repeated digit each.
+// repeatedUUID finds one repeated digit, byte or unit of up to eight bytes, two digits in any order, and bytes or groups
+// of one repeated digit each.
 func repeatedUUID(u [16]byte) string {
 	d := hex.EncodeToString(u[:])
 	if strings.Trim(d[1:], d[:1]) == "" {
@@ -53,12 +54,27 @@ func repeatedUUID(u [16]byte) string {
 			return "one repeated unit"
 		}
 	}
+	if rest := strings.ReplaceAll(d, d[:1], ""); strings.Trim(rest, rest[:1]) == "" && strings.Trim(d, "0"+rest[:1]) != "" {
+		return "two digits"
+	}
+	if doubledBytes(u) {
+		return "bytes of one repeated digit"
+	}
 	for _, group := range strings.Split(formatUUID(u), "-") {
 		if strings.Trim(group, group[:1]) != "" {
 			return ""
 		}
 	}
 	return "groups of one repeated digit"
+}
+
+func doubledBytes(u [16]byte) bool {
+	for _, b := range u {
+		if b>>4 != b&15 {
+			return false
+		}
+	}
+	return true
 }
 
 const (
@@ -95,15 +111,34 @@ func next(run int, goesOn bool) int {
 	return 0
 }
 
-// sparseUUID finds a few single bits: 10000000-0000-8000-0040-000000000000. A MAC in the last group is judged by
-// [macUUID].
+// maxStrayBits is how many bits differ from all zeros or all ones by accident.
+const maxStrayBits = 4
+
+// sparseUUID finds a few single bits: 10000000-0000-8000-0040-000000000000.
 func sparseUUID(u [16]byte) string {
 	set := 0
 	for _, b := range u {
 		set += bits.OnesCount8(b)
 	}
-	if set <= 4 {
+	switch {
+	case set <= maxStrayBits:
 		return "nearly all zero"
+	case set >= 8*len(u)-maxStrayBits:
+		return "nearly all ones"
+	default:
+		return ""
+	}
+}
+
+// hexWords are words that programmers spell in hex digits where a value is still missing.
+var hexWords = []string{"deadbeef", "deadc0de", "cafebabe", "feedface", "baadf00d", "badc0ffee", "deaddead"}
+
+func hexWordUUID(u [16]byte) string {
+	d := hex.EncodeToString(u[:])
+	for _, w := range hexWords {
+		if strings.Contains(d, w) {
+			return "a programmer's hex word"
+		}
 	}
 	return ""
 }

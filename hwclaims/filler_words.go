@@ -2,6 +2,7 @@ package hwclaims
 
 import (
 	_ "embed"
+	"regexp"
 	"strings"
 	"sync"
 	"unicode"
@@ -67,20 +68,25 @@ func fillerWords(text, f string) bool {
 	return v.composed(text)
 }
 
-// composed reports text in which every word belongs to the vocabulary and no number is longer than an index.
+// oem is "O.E.M." as one word.
+var oem = regexp.MustCompile(`(?i)o\.e\.m\.?`)
+
+// composed reports text in which every word belongs to the vocabulary and no number is longer than an index. Where there
+// is a number, one of the words must be long: short ones stand in real serials by chance.
 func (v vocabulary) composed(text string) bool {
-	digits, letters := 0, 0
-	for _, w := range foldWords(text) {
+	digits, letters, longest := 0, 0, 0
+	for _, w := range foldWords(oem.ReplaceAllString(text, "oem ")) {
 		if hasDigit(w) {
 			digits += len(w)
 			continue
 		}
 		letters += len(w)
+		longest = max(longest, len(w))
 		if !v.words[w] && !v.misspelt(w) && !madeOf(w, func(part string) bool { return len(part) >= minText && v.words[part] }) {
 			return false
 		}
 	}
-	return letters >= minText && digits <= maxIndex
+	return letters >= minText && digits <= maxIndex && (digits == 0 || longest > minText)
 }
 
 // misspelt reports a word that is one letter off, or two off where it is long, or the long start of one.
