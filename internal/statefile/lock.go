@@ -30,33 +30,35 @@ func (d *Dir) Lock() (release func(), err error) {
 		return nil, d.fail(err, "cannot lock %q", path)
 	}
 	f := os.NewFile(uintptr(fd), path)
+	var once sync.Once
+	unlock := func() {
+		once.Do(func() {
+			_ = unix.Flock(fd, unix.LOCK_UN) // a child that is between fork and exec still has the descriptor
+			_ = f.Close()
+		})
+	}
+	defer func() {
+		if release == nil {
+			unlock()
+		}
+	}()
 	if err := retry(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
-		defer f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fault.New(fault.Busy, `wait for it to end, or stop it ("systemctl stop bcd")`,
 				"cannot lock %q: another bcd%s holds it", path, holder(f))
 		}
 		return nil, d.fail(err, "cannot lock %q", path)
 	}
-	var once sync.Once
-	release = func() {
-		once.Do(func() {
-			_ = unix.Flock(fd, unix.LOCK_UN) // a child that is between fork and exec still has the descriptor
-			_ = f.Close()
-		})
-	}
 	if d.owner != nil {
 		if err := f.Chown(d.owner.uid, d.owner.gid); err != nil {
-			release()
 			return nil, d.fail(err, "cannot give %q to user %d", path, d.owner.uid)
 		}
 	}
 	sign(f)
 	if err := d.sweep(dir); err != nil {
-		release()
 		return nil, err
 	}
-	return release, nil
+	return unlock, nil
 }
 
 // sign writes who holds the lock, for the message that another process prints. A full disk must not cost the lock, so
