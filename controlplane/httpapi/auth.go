@@ -1,0 +1,144 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/better-compute/bcd/controlplane/store"
+	"github.com/better-compute/bcd/internal/fault"
+)
+
+// The bearer form of an API key: "bcak_" and 256 random bits in base64url without padding. The store finds the key by the
+// SHA-256 of the bits and keeps nothing else of them.
+const (
+	apiKeyPrefix     = "bcak_"
+	apiKeySecretSize = 32
+)
+
+// NewAPIKey draws an API key and returns the bearer form, to be shown once, and the digest to be stored.
+func NewAPIKey() (bearer string, digest [sha256.Size]byte) {
+	secret := make([]byte, apiKeySecretSize)
+	_, _ = rand.Read(secret) // never fails: crypto/rand ends the program instead
+	return apiKeyPrefix + base64.RawURLEncoding.EncodeToString(secret), sha256.Sum256(secret)
+}
+
+// apiKeyDigest reads the bearer form.
+func apiKeyDigest(bearer string) (digest [sha256.Size]byte, ok bool) {
+	text, found := strings.CutPrefix(bearer, apiKeyPrefix)
+	secret, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if !found || err != nil || len(secret) != apiKeySecretSize || strings.ContainsAny(text, "\r\n") {
+		return digest, false
+	}
+	return sha256.Sum256(secret), true
+}
+
+// Caller is who calls: an API key.
+type Caller struct {
+	// KeyID is the key's id, key_….
+	KeyID string
+	// TenantID is the tenant that the key acts for.
+	TenantID string
+	// Actions is what the key may do; see [KeyActions].
+	Actions []string
+}
+
+// errUnauthenticated is the one answer to every credential that is not good: which part of it is wrong is not said.
+var errUnauthenticated = fault.New(fault.Unauthenticated,
+	"send a valid API key as Authorization: Bearer bcak_…", "the API key is missing or not valid")
+
+// authenticate returns the caller that the request's API key proves.
+func (a *API) authenticate(r *http.Request) (Caller, error) {
+	headers := r.Header.Values("Authorization")
+	if len(headers) != 1 {
+		return Caller{}, errUnauthenticated
+	}
+	scheme, bearer, _ := strings.Cut(headers[0], " ")
+	digest, ok := apiKeyDigest(bearer)
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		return Caller{}, errUnauthenticated
+	}
+	var caller Caller
+	err := a.store.Read(r.Context(), func(tx *store.Tx) error {
+		// The lookup is by digest: how long it takes tells a guesser about the digest of the guess, not about the key.
+		key, err := tx.APIKeyByDigest(digest)
+		if err == nil && !key.Good(tx.Now()) {
+			err = store.ErrNotFound
+		}
+		caller = Caller{KeyID: key.ID, TenantID: key.TenantID, Actions: key.Actions}
+		return err
+	})
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return Caller{}, errUnauthenticated
+	case err != nil:
+		return Caller{}, err
+	}
+	return caller, nil
+}
+
+// Authorizer decides what a caller may do. Every decision of the API goes through it.
+type Authorizer interface {
+	// Authorize returns nil where the caller may do the action, "compute:join-tokens:create" for instance, on the
+	// resource, "compute-pool/pool_…" for instance, and a [fault.AccessDenied] error where it may not.
+	Authorize(ctx context.Context, caller Caller, action, resource string) error
+}
+
+// KeyActions is the [Authorizer] that follows the list of actions of the API key. An entry is an action, or a prefix
+// that ends in ":*": "compute:*" is everything.
+type KeyActions struct{}
+
+// Authorize implements [Authorizer].
+func (KeyActions) Authorize(_ context.Context, caller Caller, action, _ string) error {
+	for _, allowed := range caller.Actions {
+		prefix, wild := strings.CutSuffix(allowed, "*")
+		if allowed == action || wild && strings.HasSuffix(prefix, ":") && strings.HasPrefix(action, prefix) {
+			return nil
+		}
+	}
+	return fault.New(fault.AccessDenied, "use an API key whose actions include "+action, "the API key may not %s", action)
+}
+
+// The actions of the API.
+const (
+	actionReadTenants    = "compute:tenants:read"
+	actionReadSites      = "compute:sites:read"
+	actionReadPools      = "compute:pools:read"
+	actionCreateTokens   = "compute:join-tokens:create"
+	actionReadTokens     = "compute:join-tokens:read"
+	actionRevokeTokens   = "compute:join-tokens:revoke"
+	actionReadNodes      = "compute:nodes:read"
+	actionRevokeIdentity = "compute:nodes:revoke-identity"
+	actionReadEvents     = "compute:events:read"
+	resourceTenant       = "compute-tenant/"
+	resourcePool         = "compute-pool/"
+	resourceNode         = "compute-node/"
+)
+
+// authorize checks that the caller acts for its own tenant and may do the action. Another tenant does not exist for it.
+func (a *API) authorize(ctx context.Context, caller Caller, tenantID, action, resource string) error {
+	if err := checkID("tenantId", store.PrefixTenant, tenantID); err != nil {
+		return err
+	}
+	if err := a.authorizer.Authorize(ctx, caller, action, resource); err != nil {
+		return err
+	}
+	if tenantID != caller.TenantID {
+		return notFound("tenant", tenantID)
+	}
+	return nil
+}
+
+// checkID refuses a value that is no id of the type.
+func checkID(field string, prefix store.Prefix, id string) error {
+	if err := store.CheckID(prefix, id); err != nil {
+		return invalid("field %q: %w", field, err)
+	}
+	return nil
+}
+
+func notFound(what, id string) error { return fault.New(fault.NotFound, "", "no %s %q", what, id) }

@@ -1,0 +1,170 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/better-compute/bcd/controlplane/httpapi"
+	"github.com/better-compute/bcd/controlplane/store"
+	"github.com/better-compute/bcd/internal/fault"
+)
+
+// requests is a good request of every method, as far as its shape goes.
+func (f *fixture) requests() map[string]map[string]any {
+	node := map[string]any{"tenantId": f.tenant, "nodeId": store.NewID(store.PrefixNode, start)}
+	return map[string]map[string]any{
+		"tenants.list":         {},
+		"sites.list":           {"tenantId": f.tenant},
+		"pools.list":           {"tenantId": f.tenant},
+		"joinTokens.create":    f.minimal("k"),
+		"joinTokens.list":      {"tenantId": f.tenant, "poolId": f.pool},
+		"joinTokens.revoke":    {"tenantId": f.tenant, "poolId": f.pool, "tokenId": store.NewID(store.PrefixToken, start)},
+		"nodes.list":           {"tenantId": f.tenant},
+		"nodes.get":            node,
+		"nodes.revokeIdentity": node,
+		"events.list":          {"tenantId": f.tenant},
+	}
+}
+
+// Req: JT-008 JT-044 JT-048
+func TestDecisions(t *testing.T) {
+	f := newFixture(t)
+	requests := f.requests()
+	node := requests["nodes.get"]["nodeId"].(string)
+	want := map[string]string{
+		"tenants.list":         "compute:tenants:read on compute-tenant/" + f.tenant,
+		"sites.list":           "compute:sites:read on compute-tenant/" + f.tenant,
+		"pools.list":           "compute:pools:read on compute-tenant/" + f.tenant,
+		"joinTokens.create":    "compute:join-tokens:create on compute-pool/" + f.pool,
+		"joinTokens.list":      "compute:join-tokens:read on compute-pool/" + f.pool,
+		"joinTokens.revoke":    "compute:join-tokens:revoke on compute-pool/" + f.pool,
+		"nodes.list":           "compute:nodes:read on compute-tenant/" + f.tenant,
+		"nodes.get":            "compute:nodes:read on compute-node/" + node,
+		"nodes.revokeIdentity": "compute:nodes:revoke-identity on compute-node/" + node,
+		"events.list":          "compute:events:read on compute-tenant/" + f.tenant,
+	}
+	for _, method := range httpapi.Methods() {
+		t.Run(method, func(t *testing.T) {
+			f.decisions.asked = nil
+			f.call(method, requests[method])
+			if diff := cmp.Diff([]string{want[method]}, f.decisions.asked); diff != "" {
+				t.Error(diff)
+			}
+			action, _, _ := strings.Cut(want[method], " ")
+
+			// A key with that action only, of that method's tenant, is let through to the method.
+			allowed, _ := f.newKey(store.APIKey{TenantID: f.tenant, Actions: []string{action}})
+			if a := f.callAs(allowed, method, requests[method]); a.status != http.StatusOK && a.problem(t).Code != fault.NotFound {
+				t.Errorf("with %s: status %d, %s", action, a.status, a.body)
+			}
+			// One with everything else is refused, and nothing happens.
+			var others []string
+			for _, w := range want {
+				if other, _, _ := strings.Cut(w, " "); other != action {
+					others = append(others, other)
+				}
+			}
+			g := &fixture{t: t, url: f.url}
+			denied, _ := f.newKey(store.APIKey{TenantID: f.tenant, Actions: others})
+			g.refused(g.callAs(denied, method, requests[method]), fault.AccessDenied, "may not "+action)
+		})
+	}
+	if got := f.call("joinTokens.list", map[string]any{"tenantId": f.tenant, "poolId": f.spare}).object(t); len(got["items"].([]any)) != 0 {
+		t.Error("a refused call left something behind")
+	}
+}
+
+func TestKeyActions(t *testing.T) {
+	for name, test := range map[string]struct {
+		allowed []string
+		want    bool
+	}{
+		"nothing":              {nil, false},
+		"the action":           {[]string{"compute:nodes:read"}, true},
+		"another":              {[]string{"compute:nodes:revoke-identity"}, false},
+		"a group":              {[]string{"compute:nodes:*"}, true},
+		"another group":        {[]string{"compute:join-tokens:*"}, false},
+		"all":                  {[]string{"compute:*"}, true},
+		"a bare star":          {[]string{"*"}, false},
+		"half a word":          {[]string{"compute:nod*"}, false},
+		"a prefix without one": {[]string{"compute:nodes:"}, false},
+		"the second":           {[]string{"compute:events:read", "compute:nodes:read"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := httpapi.KeyActions{}.Authorize(t.Context(), httpapi.Caller{Actions: test.allowed}, "compute:nodes:read", "compute-node/x")
+			if (err == nil) != test.want {
+				t.Errorf("Authorize = %v", err)
+			}
+			if err != nil && !fault.Is(err, fault.AccessDenied) {
+				t.Errorf("code %s", fault.CodeOf(err))
+			}
+		})
+	}
+}
+
+func TestUnauthenticated(t *testing.T) {
+	f := newFixture(t)
+	expired, _ := f.newKey(store.APIKey{TenantID: f.tenant, Actions: []string{"compute:*"}, ExpiresAt: start.Add(time.Minute)})
+	revoked, id := f.newKey(store.APIKey{TenantID: f.tenant, Actions: []string{"compute:*"}})
+	for _, key := range []string{expired, revoked} {
+		f.callAs(key, "tenants.list", map[string]any{}).object(t)
+	}
+	f.write(func(tx *store.Tx) error { return tx.RevokeAPIKey(f.tenant, id) })
+	f.sleep(time.Minute)
+	unknown, _ := httpapi.NewAPIKey()
+
+	want := ""
+	for name, header := range map[string][]string{
+		"none":            nil,
+		"empty":           {""},
+		"no scheme":       {f.key},
+		"another scheme":  {"Basic " + f.key},
+		"two":             {"Bearer " + f.key, "Bearer " + f.key},
+		"unknown":         {"Bearer " + unknown},
+		"cut off":         {"Bearer " + f.key[:len(f.key)-1]},
+		"longer":          {"Bearer " + f.key + "A"},
+		"no prefix":       {"Bearer " + strings.TrimPrefix(f.key, "bcak_")},
+		"a join token":    {"Bearer bcjt_jt_x." + strings.TrimPrefix(f.key, "bcak_")},
+		"standard base64": {"Bearer bcak_" + strings.Repeat("+", 43)},
+		"expired":         {"Bearer " + expired},
+		"revoked":         {"Bearer " + revoked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url+"/tenants/list", strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Content-Type", "application/json")
+			r.Header["Authorization"] = header
+			a := (&fixture{t: t}).do(r)
+			if p := a.problem(t); a.status != http.StatusUnauthorized || p.Code != fault.Unauthenticated || p.Hint == "" {
+				t.Errorf("status %d: %s", a.status, a.body)
+			}
+			if a.header.Get("WWW-Authenticate") == "" {
+				t.Error("no WWW-Authenticate")
+			}
+			// What is wrong with a credential is not told.
+			if want == "" {
+				want = a.body
+			}
+			if a.body != want {
+				t.Errorf("answers %s, others get %s", a.body, want)
+			}
+		})
+	}
+}
+
+func TestAPIKeysAreRandom(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		key, _ := httpapi.NewAPIKey()
+		if len(key) != len("bcak_")+43 || seen[key] {
+			t.Fatalf("key %q", key)
+		}
+		seen[key] = true
+	}
+}
