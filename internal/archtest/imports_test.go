@@ -31,8 +31,8 @@ var mayImport = map[string][]string{
 	"tpmkey/tpmkeytest/internal/wire": {},
 	"tpmkey/tpmkeytest/simulator":     {"tpmkey/tpmkeytest/internal/wire"},
 
-	"seal":              {"internal/fault", "internal/pin"},
-	"identity":          {"internal/fault", "internal/pin", "internal/signing", "internal/statefile"},
+	"seal":     {"internal/fault", "internal/pin"},
+	"identity": {"internal/fault", "internal/pin", "internal/signing", "internal/statefile"},
 
 	"agent/credential": {"internal/bearer", "internal/fault", "internal/smallfile"},
 	"agent/config":     {"internal/fault", "internal/pin", "internal/smallfile", "seal"},
