@@ -107,7 +107,12 @@ func read(path string) ([]byte, error) {
 	case f.Perm&0o022 != 0:
 		return nil, fault.New(fault.Config, "run: chmod 0600 "+path, "cannot trust the configuration %q: others than its owner may write it (mode %04o)", path, f.Perm)
 	}
-	content := bytes.TrimPrefix(f.Content, []byte("\xef\xbb\xbf")) // some editors begin a file with it
+	return clean(path, f.Content)
+}
+
+// clean checks that the content is text, and drops the byte order mark that some editors begin a file with.
+func clean(path string, content []byte) ([]byte, error) {
+	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
 	switch {
 	case !utf8.Valid(content):
 		return nil, fault.New(fault.Config, "save the file as UTF-8", "cannot use the configuration %q: it is not UTF-8 text", path)

@@ -404,13 +404,12 @@ func TestFlagsWin(t *testing.T) {
 	}
 }
 
-func FuzzLoad(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	f.Add([]byte(document))
 	f.Add([]byte(document + "tpm = { mode = \"off\" }\n[log]\nlevel = \"info\"\n[[x]]\n"))
 	f.Add([]byte("a.b.c = 1\n[d.e]\n'f' = '''\n'''\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		path := write(t, string(b))
-		c, err := config.Load(config.Options{Path: path})
+		c, err := config.Parse(b)
 		if err != nil {
 			if c != nil || fault.CodeOf(err) != fault.Config || strings.ContainsAny(err.Error(), "\n\r") {
 				t.Errorf("%v, %v", c, err)
