@@ -1,0 +1,125 @@
+package identity_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/better-compute/bcd/identity"
+	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/pin"
+)
+
+const fixtures = "../testdata/state/v1"
+
+// Every state that version 1 could leave is understood and finished.
+func TestVersion1(t *testing.T) {
+	for name, tc := range map[string]struct {
+		loads   bool // before recovery
+		joined  bool // after it
+		request string
+		files   []string // after it
+	}{
+		"join-pending":      {files: []string{"join.key", "join-pending.json"}},
+		"join-deferred":     {request: "jreq_01k5w0000000000000000000ef", files: []string{"join.key", "join-pending.json"}},
+		"join-answered":     {joined: true, files: []string{"identity.json", "node.key"}},
+		"join-committed":    {loads: true, joined: true, files: []string{"identity.json", "node.key"}},
+		"joined":            {loads: true, joined: true, files: []string{"identity.json", "node.key"}},
+		"renewal-begun":     {loads: true, joined: true, files: []string{"identity.json", "node.key"}},
+		"renewal-committed": {loads: true, joined: true, files: []string{"identity.json", "node.key"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := copyDir(t, filepath.Join(fixtures, name))
+			s := openStore(t, path)
+			if _, _, err := s.Load(); (err == nil) != tc.loads || err != nil && !fault.Is(err, fault.NoIdentity) {
+				t.Errorf("load: %v", err)
+			}
+			if err := s.Recover(); err != nil {
+				t.Fatal(err)
+			}
+			wantFiles(t, path, append(tc.files, "lock")...)
+			if !tc.joined {
+				params, request, ok, err := s.PendingJoin()
+				if err != nil || !ok || params != tokenJoin || request != tc.request {
+					t.Errorf("PendingJoin = %v, %q, %v, %v", params, request, ok, err)
+				}
+				if j := must(s.BeginJoin(t.Context(), tokenJoin)); !j.Resumed() {
+					t.Error("not resumed")
+				}
+				return
+			}
+			id := wantWorking(t, s.Store)
+			got := *id
+			got.Chain, got.NodeCA, got.CommandTrust, got.KeySPKISHA256 = nil, nil, nil, pin.Pin{}
+			want := identity.Identity{
+				Version: 1, NodeID: "node_01k5w0000000000000000000ab", Site: "site_01k5w0000000000000000000cd",
+				TrustDomain: "compute.example.com", Role: "node", Generation: 1, AllowedKinds: []string{"node.reboot", "fabric.*"},
+				NextPins: identity.NextPins{ServingCA: pin.Set{pin.OfSPKI([]byte("next"))}},
+				JoinedAt: time.Date(2021, 3, 4, 5, 6, 7, 0, time.UTC), IssuedAt: time.Date(2021, 3, 4, 5, 6, 7, 0, time.UTC),
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if len(id.Chain) != 1 || len(id.NodeCA.Certificates()) != 1 || len(id.CommandTrust.Certificates()) != 1 {
+				t.Errorf("%d in the chain, %d node CAs, %d command CAs", len(id.Chain), len(id.NodeCA), len(id.CommandTrust))
+			}
+		})
+	}
+}
+
+func seed(f *testing.F, file string) {
+	f.Helper()
+	files, err := filepath.Glob(filepath.Join(fixtures, "*", file))
+	if err != nil || len(files) == 0 {
+		f.Fatalf("%v, %v", files, err)
+	}
+	for _, name := range files {
+		data := must(os.ReadFile(name))
+		f.Add(data)
+		f.Add(bytes.Replace(data, []byte(`"generation": 1`), []byte(`"nextPins": {}, "allowedKinds": []`), 1))
+	}
+	f.Add([]byte(`{"version":1}`))
+	f.Add([]byte(`{"version":2,"chain":7}`))
+	f.Add([]byte(`{"version":1,"chain":[null],"csr":null,"answer":{}}`))
+}
+
+// Whatever identity.json holds, reading it is an error or gives an identity that is written as it is read.
+func FuzzIdentity(f *testing.F) {
+	seed(f, "identity.json")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		id, err := identity.ParseIdentity(data)
+		if err != nil {
+			return
+		}
+		if id.Leaf() == nil || id.NodeID == "" {
+			t.Error("an identity without a leaf or a name")
+		}
+		_ = identity.ScheduleOf(id)
+		_ = id.NodeCA.Pool()
+		again, err := identity.ParseIdentity(must(identity.Encode(id)))
+		if err != nil || !cmp.Equal(id, again, cmp.Comparer(sameInstant), cmpopts.EquateEmpty()) {
+			t.Errorf("%v\n%s", err, cmp.Diff(id, again))
+		}
+	})
+}
+
+func FuzzPending(f *testing.F) {
+	seed(f, "join-pending.json")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := identity.ParsePending(data)
+		if err != nil {
+			return
+		}
+		again, err := identity.ParsePending(must(identity.Encode(p)))
+		if err != nil || again.Attestor != p.Attestor || again.RequestID != p.RequestID || !cmp.Equal(again.CSR, p.CSR) || (again.Answer == nil) != (p.Answer == nil) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func sameInstant(a, b time.Time) bool { return a.Equal(b) }
