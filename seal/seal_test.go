@@ -98,7 +98,8 @@ func TestOpenReturnsWhatWasSealed(t *testing.T) {
 
 func TestSealsOfOneTokenDiffer(t *testing.T) {
 	_, key := newKey(t)
-	if mustSeal(t, key) == mustSeal(t, key) {
+	first, second := mustSeal(t, key), mustSeal(t, key)
+	if first == second {
 		t.Error("two seals are equal")
 	}
 }
