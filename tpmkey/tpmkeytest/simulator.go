@@ -22,7 +22,7 @@ func Simulator(t testing.TB) *TPM {
 		Unavailable(t, "the TPM simulator cannot be built (apt-get install gcc libssl-dev): %v", err)
 	}
 	dir := shortDir(t)
-	return newTPM(t, dir, &simulator{process: process{socket: filepath.Join(dir, "sim")}, program: program})
+	return newTPM(t, dir, &simulator{process: process{socket: filepath.Join(dir, "simulator")}, program: program})
 }
 
 type simulator struct {

@@ -76,10 +76,10 @@ func (p *process) run(cmd *exec.Cmd) error {
 	for {
 		select {
 		case <-p.ended:
-			return fmt.Errorf("%s ended: %s", filepath.Base(cmd.Path), bytes.TrimSpace(p.said.Bytes()))
+			return fmt.Errorf("%s ended: %s", filepath.Base(p.socket), bytes.TrimSpace(p.said.Bytes()))
 		case <-limit.C:
 			p.stop()
-			return fmt.Errorf("%s does not listen: %s", filepath.Base(cmd.Path), bytes.TrimSpace(p.said.Bytes()))
+			return fmt.Errorf("%s does not listen: %s", filepath.Base(p.socket), bytes.TrimSpace(p.said.Bytes()))
 		case <-poll.C:
 			if _, err := os.Stat(p.socket); err == nil {
 				return nil
