@@ -1,0 +1,24 @@
+// Command better-compute runs and operates the control plane: its PKI, its server, and through the HTTP API its join
+// tokens, nodes and events. "better-compute help" lists the commands.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A second signal ends the process at once, whatever it waits for.
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, Env{
+		Stdin:  os.Stdin,
+		Stdout: os.Stdout,
+		Stderr: os.Stderr,
+		Getenv: os.Getenv,
+		Now:    time.Now,
+	}, os.Args[1:]))
+}
