@@ -1,6 +1,7 @@
 package joinservice_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -8,9 +9,11 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -70,9 +73,20 @@ func newWorld(t testing.TB, change ...func(*joinservice.Options)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, clock: &clock{t: epoch}, bundle: bundle}
+	template, err := testDatabase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		t: t, clock: &clock{t: epoch}, bundle: bundle,
+		root: rootID, other: otherID, site: siteID, pool: poolID,
+	}
+	path := filepath.Join(t.TempDir(), "control.db")
+	if err := os.WriteFile(path, template, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	w.store, err = store.Open(t.Context(), store.Options{
-		Path: filepath.Join(t.TempDir(), "control.db"), Now: w.clock.now,
+		Path: path, Now: w.clock.now,
 		AfterStep: func(s string) error {
 			w.mu.Lock()
 			f := w.step
@@ -92,16 +106,6 @@ func newWorld(t testing.TB, change ...func(*joinservice.Options)) *world {
 		}
 	})
 	w.tokens = &tokens.Service{Store: w.store}
-	w.root, w.other = store.NewID(store.PrefixTenant, epoch), store.NewID(store.PrefixTenant, epoch)
-	w.site, w.pool = store.NewID(store.PrefixSite, epoch), store.NewID(store.PrefixPool, epoch)
-	w.write(func(tx *store.Tx) error {
-		return errors.Join(
-			tx.InsertTenant(store.Tenant{ID: w.root, Name: "root"}),
-			tx.InsertTenant(store.Tenant{ID: w.other, Name: "other"}),
-			tx.InsertSite(store.Site{ID: w.site, TenantID: w.root, Name: "eu"}),
-			tx.InsertPool(w.poolRow()),
-		)
-	})
 	o := joinservice.Options{
 		Store: w.store, Keys: joinservice.KeysOf(bundle), RootTenant: w.root, Now: w.clock.now,
 		Sleep: func(_ context.Context, d time.Duration) error {
@@ -120,9 +124,38 @@ func newWorld(t testing.TB, change ...func(*joinservice.Options)) *world {
 	return w
 }
 
-func (w *world) poolRow() store.Pool {
-	return store.Pool{ID: w.pool, TenantID: w.root, SiteID: w.site, Name: "metal", Agent: store.AgentBCD, Acceptance: true}
-}
+var (
+	rootID, otherID = store.NewID(store.PrefixTenant, epoch), store.NewID(store.PrefixTenant, epoch)
+	siteID, poolID  = store.NewID(store.PrefixSite, epoch), store.NewID(store.PrefixPool, epoch)
+)
+
+// testDatabase is the file of a database with the world's tenants, site and pool: to copy it is quicker than to make it.
+var testDatabase = sync.OnceValues(func() (_ []byte, err error) {
+	dir, err := os.MkdirTemp("", "joinservice")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	path := filepath.Join(dir, "control.db")
+	s, err := store.Open(context.Background(), store.Options{Path: path, Now: func() time.Time { return epoch }})
+	if err != nil {
+		return nil, err
+	}
+	err = s.Write(context.Background(), func(tx *store.Tx) error {
+		return errors.Join(
+			tx.InsertTenant(store.Tenant{ID: rootID, Name: "root"}),
+			tx.InsertTenant(store.Tenant{ID: otherID, Name: "other"}),
+			tx.InsertSite(store.Site{ID: siteID, TenantID: rootID, Name: "eu"}),
+			tx.InsertPool(store.Pool{
+				ID: poolID, TenantID: rootID, SiteID: siteID, Name: "metal", Agent: store.AgentBCD, Acceptance: true,
+			}),
+		)
+	})
+	if err := errors.Join(err, s.Close()); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
 
 func (w *world) write(fn func(*store.Tx) error) {
 	w.t.Helper()
@@ -418,7 +451,7 @@ func (w *world) refusedJoin(req *joinv1.JoinRequest, tenant string) events.JoinR
 }
 
 // joinRefused is the answer to every refused join, as the bytes of google.rpc.Status.
-const joinRefused = "\b\a\x12\fJoin refused\x1aL\n(type.googleapis.com/google.rpc.ErrorInfo\x12 \n\rACCESS_DENIED\x12\x0fbetter-compute"
+const joinRefused = "\b\a\x12\fJoin refused\x1aK\n(type.googleapis.com/google.rpc.ErrorInfo\x12\x1f\n\rACCESS_DENIED\x12\x0ebetter-compute"
 
 func wire(t testing.TB, err error) string {
 	t.Helper()
@@ -446,4 +479,41 @@ func leafOf(t testing.TB, a *daemonv1.Admission) *x509.Certificate {
 		t.Fatal(err)
 	}
 	return leaf
+}
+
+// inOther asks for the token as the other tenant, which owns the pool.
+func inOther(w *world) func(*tokens.CreateRequest) {
+	return func(r *tokens.CreateRequest) { r.TenantID = w.other }
+}
+
+// withSecret returns the token's bearer with another secret.
+func withSecret(tok token, secret [32]byte) []byte {
+	id, _, _ := bytes.Cut(tok.bearer, []byte("."))
+	return append(append(bytes.Clone(id), '.'), base64.RawURLEncoding.EncodeToString(secret[:])...)
+}
+
+// moveSite moves the pool to a new site of the root tenant and returns the site.
+func (w *world) moveSite() string {
+	id := store.NewID(store.PrefixSite, epoch)
+	w.write(func(tx *store.Tx) error {
+		return tx.InsertSite(store.Site{ID: id, TenantID: w.root, Name: "us"})
+	})
+	w.updatePool(func(p *store.Pool) { p.SiteID = id })
+	return id
+}
+
+// nodeRow is a node of the machine with the claims, as if it had joined.
+func (w *world) nodeRow(id string, c *daemonv1.HardwareClaims) store.Node {
+	claims := hwclaims.Claims{ProductUUID: c.GetProductUuid(), ProductSerial: c.GetProductSerial(), MACs: c.GetMacs()}
+	a := hwclaims.Assess(claims)
+	return store.Node{
+		ID: id, TenantID: w.root, PoolID: w.pool, SiteID: w.site, Role: "node", State: store.NodeAdopted,
+		Trust: store.TrustPlatform, IdentityGeneration: 1, HardwareKey: a.HardwareKey, HardwareKeyTrusted: a.Trusted, Claims: claims,
+	}
+}
+
+// oneStep calls f at the first step only.
+func oneStep(f func()) func(string) error {
+	var once sync.Once
+	return func(string) error { once.Do(f); return nil }
 }
