@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-tpm/tpm2"
@@ -279,6 +281,25 @@ func TestResponsesThatAreNoResponses(t *testing.T) {
 			}
 		})
 	}
+	if err := sign(key); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAResponseMayComeInParts(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	s := storeOn(t, tpm)
+	s.SetConnect(func(ctx context.Context) (io.ReadWriteCloser, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(tpm.Device(), "unix:"))
+		if err != nil {
+			return nil, err
+		}
+		return struct {
+			io.Reader
+			io.WriteCloser
+		}{iotest.OneByteReader(conn), conn}, nil
+	})
+	_, key := newKey(t, s)
 	if err := sign(key); err != nil {
 		t.Error(err)
 	}

@@ -121,10 +121,7 @@ func (k *fileKey) SignMessage(random io.Reader, msg []byte, opts crypto.SignerOp
 // String tells which key it is, never what it is.
 func (k *fileKey) String() string { return "P-256 key in a file (redacted)" }
 
-// GoString is String, so that no verb of fmt prints the private part.
-func (k *fileKey) GoString() string { return k.String() }
-
-// Format prints String whatever the verb: %d would walk into the fields otherwise.
+// Format prints String whatever the verb: %d and %#v would walk into the fields otherwise.
 func (k *fileKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, k.String()) }
 
 // LogValue is String for slog.

@@ -100,6 +100,9 @@ func TestOpenGivesTheKeyOfTheRecord(t *testing.T) {
 		if !pub.Equal(made.Public()) {
 			t.Fatal("the record opens as another key")
 		}
+		if d, err := tpmkey.Describe(record); err != nil || d.Kind != tpmkey.KindOf(opened) || d.Kind != tpmkey.KindOf(made) {
+			t.Errorf("Describe says %q (%v), KindOf %q and %q", d.Kind, err, tpmkey.KindOf(opened), tpmkey.KindOf(made))
+		}
 		message := []byte("message")
 		digest := sha256.Sum256(message)
 		for name, f := range map[string]func() ([]byte, error){

@@ -404,6 +404,29 @@ func TestAFullSoftwareTPMIsFreedOfWhatDeadClientsLeft(t *testing.T) {
 	})
 }
 
+func TestAFullSoftwareTPMIsFreedOfSessionsToo(t *testing.T) {
+	auth := filepath.Join(t.TempDir(), "auth")
+	if err := os.WriteFile(auth, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	forEachTPM(t, func(t *testing.T, tpm *tpmkeytest.TPM) {
+		tpm.SetOwnerAuth(t, []byte("secret"))
+		tpm.Do(t, func(direct transport.TPM) {
+			for {
+				// Never closed, as by a client that was killed.
+				if _, _, err := tpm2.HMACSession(direct, tpm2.TPMAlgSHA256, 16); errors.Is(err, tpm2.TPMRCSessionMemory) {
+					return
+				} else if err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		s := newStore(t, tpmkey.Options{Mode: tpmkey.Required, Device: tpm.Device(), OwnerAuthFile: auth})
+		newKey(t, s)
+		noLeaks(t, tpm)
+	})
+}
+
 func TestABadSignatureIsNotReturned(t *testing.T) {
 	tpm := tpmkeytest.Any(t)
 	_, key := newKey(t, storeOn(t, tpm))
