@@ -7,8 +7,6 @@ import (
 
 // Pauses between sessions. A gateway that restarts must not meet its whole fleet in one second.
 const (
-	// afterSession is the longest wait after an established session ended.
-	afterSession = 30 * time.Second
 	// afterOwnChange is the longest wait after this node's own renewal.
 	afterOwnChange = 2 * time.Second
 	// firstRetry and lastRetry bound the exponential backoff.
@@ -19,6 +17,14 @@ const (
 	// parkAtLeast and parkAtMost bound the pause of a parked node.
 	parkAtLeast = 5 * time.Minute
 	parkAtMost  = 10 * time.Minute
+)
+
+// Two pauses are variables for the tests' sake.
+var (
+	// afterSession is the longest wait after an established session ended.
+	afterSession = 30 * time.Second
+	// parkedLook is how often a parked node looks whether it has another identity.
+	parkedLook = 5 * time.Second
 )
 
 // uniform returns a random duration between 0 and limit.

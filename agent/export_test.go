@@ -16,3 +16,15 @@ func (b *backoff) Next() time.Duration { return b.next() }
 
 // Reset starts again.
 func (b *backoff) Reset() { b.reset() }
+
+// SetAfterSession sets the longest wait after a session, until the function that it returns is called.
+func SetAfterSession(d time.Duration) (restore func()) { return set(&afterSession, d) }
+
+// SetParkedLook sets how often a parked node looks at the identity on disk.
+func SetParkedLook(d time.Duration) (restore func()) { return set(&parkedLook, d) }
+
+func set(v *time.Duration, d time.Duration) func() {
+	old := *v
+	*v = d
+	return func() { *v = old }
+}

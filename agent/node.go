@@ -119,7 +119,7 @@ func (a *Agent) park(ctx context.Context, b *board, notify Notifier, err error) 
 	notify.status("parked: " + err.Error())
 	was := a.identityMark()
 	until := a.clock.Local().Add(pause)
-	look := time.NewTicker(5 * time.Second)
+	look := time.NewTicker(parkedLook)
 	defer look.Stop()
 	for a.clock.Local().Before(until) {
 		select {
