@@ -300,7 +300,7 @@ var machines int
 func newMachine(t testing.TB) *machine {
 	machines++
 	m := &machine{claims: &daemonv1.HardwareClaims{
-		ProductUuid:   fmt.Sprintf("4c4c4544-0036-4a10-8044-b7c04f5d%04x", machines),
+		ProductUuid:   fmt.Sprintf("9f0c2b1e-7a44-4d3c-b1a5-3ca82a1f%04x", machines),
 		ProductSerial: fmt.Sprintf("B7T%04XQ", machines),
 		Macs:          []string{fmt.Sprintf("b4:96:91:a7:%02x:%02x", machines>>8, machines&0xff)},
 		Hostname:      "rack-b7",
