@@ -63,11 +63,11 @@ type ControlPlane struct {
 	addr    string // of the gateway
 	faults  faults
 
-	mu      sync.Mutex
-	server  *controlplane.Server
-	stop    func() error // of the server; nil while it is stopped
-	stopGW  func() error // of the gateway; nil while it is stopped
-	tokens  int          // made by NewToken
+	mu     sync.Mutex
+	server *controlplane.Server
+	stop   func() error // of the server; nil while it is stopped
+	stopGW func() error // of the gateway; nil while it is stopped
+	tokens int          // made by NewToken
 }
 
 // Start starts a control plane, which ends with the test.

@@ -146,7 +146,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 
 func (g *Gateway) serverOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.Creds(&loggedCredentials{TransportCredentials: credentials.NewTLS(g.tlsConfig()), log: g.o.Log}),
+		grpc.Creds(&serverCredentials{TransportCredentials: credentials.NewTLS(g.tlsConfig()), log: g.o.Log}),
 		grpc.ConnectionTimeout(g.o.HandshakeWithin),
 		grpc.MaxRecvMsgSize(maxFrame),
 		grpc.MaxHeaderListSize(maxHeaders),
@@ -185,24 +185,4 @@ func orDefault[T int | time.Duration](v, otherwise T) T {
 		return otherwise
 	}
 	return v
-}
-
-// loggedCredentials says why a handshake failed. gRPC drops it.
-type loggedCredentials struct {
-	credentials.TransportCredentials
-	log *slog.Logger
-}
-
-// ServerHandshake implements [credentials.TransportCredentials].
-func (c *loggedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
-	if err != nil {
-		c.log.Debug("refuse connection", "peer", raw.RemoteAddr().String(), "error", err)
-	}
-	return conn, info, err
-}
-
-// Clone implements [credentials.TransportCredentials].
-func (c *loggedCredentials) Clone() credentials.TransportCredentials {
-	return &loggedCredentials{TransportCredentials: c.TransportCredentials.Clone(), log: c.log}
 }

@@ -151,6 +151,27 @@ func TestClientCertificatesAreVerifiedInTheHandshake(t *testing.T) {
 	}
 }
 
+// A client that has sent its request before the server looked at its certificate still reads the alert.
+func TestTheAlertIsNotLost(t *testing.T) {
+	r := newRig(t, nil)
+	expired := nodeCertificate(t, r.bundle, now.Add(-25*time.Hour))
+	for range 50 {
+		conn, err := tls.Dial("tcp", r.addr, r.tlsConfig(expired))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if _, err := conn.Write(make([]byte, 1000)); err != nil {
+				t.Fatalf("write: %v", err)
+			}
+		}
+		if _, err = conn.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "expired certificate") {
+			t.Fatalf("error %v, want the alert", err)
+		}
+		_ = conn.Close()
+	}
+}
+
 func TestServerTimeIsOnEveryResponse(t *testing.T) {
 	r := newRig(t, nil)
 	check := func(name string, h metadata.MD) {
