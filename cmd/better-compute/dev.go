@@ -73,7 +73,7 @@ func (s *serving) dev(c *cobra.Command, env Env, uses int64, expect *httpapi.Exp
 		return err
 	}
 	server, err := controlplane.New(c.Context(), controlplane.Options{
-		Dir: dir, Bundle: bundle, FirstConfig: first, Now: env.Now, Log: log, Version: version,
+		Dir: dir, Bundle: bundle, FirstConfig: first, Now: env.Now, Log: log, Version: version(),
 	})
 	if err != nil {
 		return err

@@ -142,8 +142,9 @@ func eventData(data json.RawMessage) string {
 		if value == "" {
 			continue
 		}
-		if strings.ContainsAny(value, " =\"") {
-			value = strconv.Quote(value)
+		// What is not plain is quoted, so that no value looks like another key or hides an escape.
+		if quoted := strconv.Quote(value); strings.ContainsAny(value, " =") || len(quoted) != len(value)+2 {
+			value = quoted
 		}
 		parts = append(parts, printable(key)+"="+printable(value))
 	}

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -23,12 +24,18 @@ import (
 const patience = 20 * time.Second
 
 var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
-	"exits":   exits,
-	"mode":    mode,
-	"ready":   ready,
-	"capture": capture,
-	"bind":    bind,
-	"umask":   umask,
+	"exits":     exits,
+	"mode":      mode,
+	"waitfor":   waitfor,
+	"waitglob":  waitglob,
+	"ready":     ready,
+	"capture":   capture,
+	"bind":      bind,
+	"umask":     umask,
+	"spend":     spend,
+	"expired":   expired,
+	"record":    record,
+	"jsonlines": jsonlines,
 }
 
 // exits runs a command that must end with the status: exits 78 better-compute ….
@@ -120,4 +127,28 @@ func capture(ts *testscript.TestScript, _ bool, args []string) {
 	}))
 	ts.Defer(server.Close)
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), fmt.Appendf(nil, "url = %q\napi_key = %q\n", server.URL+target.Path, c.APIKey), 0o600))
+}
+
+// waitfor waits until a file matches a pattern: waitfor file pattern.
+func waitfor(ts *testscript.TestScript, _ bool, args []string) {
+	pattern := regexp.MustCompile("(?m)" + args[1])
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if text, err := os.ReadFile(ts.MkAbs(args[0])); err == nil && pattern.Match(text) {
+			return
+		}
+	}
+	ts.Fatalf("%s never matched %s", args[0], args[1])
+}
+
+// waitglob waits for a file and puts its folder into a variable: waitglob FOLDER tmp/*/file.
+func waitglob(ts *testscript.TestScript, _ bool, args []string) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if found, err := filepath.Glob(ts.MkAbs(args[1])); err == nil && len(found) == 1 {
+			if info, err := os.Stat(found[0]); err == nil && info.Size() > 0 {
+				ts.Setenv(args[0], filepath.Dir(found[0]))
+				return
+			}
+		}
+	}
+	ts.Fatalf("no file is %s", args[1])
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -102,6 +103,10 @@ func (s *serving) run(c *cobra.Command, env Env) error {
 	if err != nil {
 		return err
 	}
+	// What is printed is for use elsewhere, too.
+	if s.dir, err = filepath.Abs(s.dir); err != nil {
+		return fmt.Errorf("cannot find the directory: %w", err)
+	}
 	first, err := s.firstConfig()
 	if err != nil {
 		return err
@@ -112,7 +117,7 @@ func (s *serving) run(c *cobra.Command, env Env) error {
 	}
 	server, err := controlplane.New(c.Context(), controlplane.Options{
 		Dir: s.dir, Bundle: bundle, FirstConfig: first, GatewaySites: s.gatewaySites,
-		Now: env.Now, Log: log, Version: version,
+		Now: env.Now, Log: log, Version: version(),
 	})
 	if err != nil {
 		return err

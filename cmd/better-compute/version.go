@@ -7,8 +7,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set by the build: -ldflags "-X main.version=…".
-var version = "0.1.0-dev"
+// release is set by the linker in a release build.
+var release = "0.0.0-dev"
+
+// version is this program's version: the release and, where a build may not be installed on a server, why.
+func version() string { return release + clockTag }
 
 func versionCommand(env Env) *cobra.Command {
 	return &cobra.Command{
@@ -16,7 +19,7 @@ func versionCommand(env Env) *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(env.Stdout, "%s %s %s/%s %s\n", program, version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+			_, err := fmt.Fprintf(env.Stdout, "%s %s %s/%s %s\n", program, version(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 			return err
 		},
 	}
