@@ -3,10 +3,7 @@
 // The package holds flags, exit statuses and text. What the commands do is the agent's.
 package main
 
-import (
-	"os"
-	"time"
-)
+import "os"
 
 func main() {
 	os.Exit(run(os.Args[1:], Env{
@@ -14,6 +11,6 @@ func main() {
 		Stdout: os.Stdout,
 		Stderr: os.Stderr,
 		Getenv: os.Getenv,
-		Now:    time.Now,
+		Now:    newClock(os.Getenv),
 	}))
 }

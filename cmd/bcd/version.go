@@ -15,10 +15,11 @@ var release = "0.0.0-dev"
 
 // version is this program's version: the release and, where a build may not be installed on a server, why.
 func version() string {
+	v := release
 	if hwclaims.FakeHardware {
-		return release + "+fakehw"
+		v += "+fakehw"
 	}
-	return release
+	return v + clockTag
 }
 
 func (a *app) version() *cobra.Command {
