@@ -50,7 +50,8 @@ func (c *clock) add(d time.Duration) { c.mu.Lock(); defer c.mu.Unlock(); c.t = c
 // world is a control plane with a root tenant, a tenant, a site and a pool of the root tenant.
 type world struct {
 	t      testing.TB
-	clock  *clock
+	clock  *clock // nil in a bubble
+	now    func() time.Time
 	store  store.Store
 	bundle *pki.Bundle
 	svc    *joinservice.Service
@@ -69,6 +70,18 @@ var testBundle = sync.OnceValues(func() (*pki.Bundle, error) { return pki.New("c
 
 func newWorld(t testing.TB, change ...func(*joinservice.Options)) *world {
 	t.Helper()
+	c := &clock{t: epoch}
+	return newWorldAt(t, t.TempDir(), c, c.now, change...)
+}
+
+// newBubble is a world on the clock of a synctest bubble. The directory is made outside it.
+func newBubble(t testing.TB, dir string, change ...func(*joinservice.Options)) *world {
+	t.Helper()
+	return newWorldAt(t, dir, nil, time.Now, change...)
+}
+
+func newWorldAt(t testing.TB, dir string, c *clock, now func() time.Time, change ...func(*joinservice.Options)) *world {
+	t.Helper()
 	bundle, err := testBundle()
 	if err != nil {
 		t.Fatal(err)
@@ -78,15 +91,15 @@ func newWorld(t testing.TB, change ...func(*joinservice.Options)) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		t: t, clock: &clock{t: epoch}, bundle: bundle,
+		t: t, clock: c, now: now, bundle: bundle,
 		root: rootID, other: otherID, site: siteID, pool: poolID,
 	}
-	path := filepath.Join(t.TempDir(), "control.db")
+	path := filepath.Join(dir, "control.db")
 	if err := os.WriteFile(path, template, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.store, err = store.Open(t.Context(), store.Options{
-		Path: path, Now: w.clock.now,
+		Path: path, Now: now,
 		AfterStep: func(s string) error {
 			w.mu.Lock()
 			f := w.step
@@ -107,7 +120,7 @@ func newWorld(t testing.TB, change ...func(*joinservice.Options)) *world {
 	})
 	w.tokens = &tokens.Service{Store: w.store}
 	o := joinservice.Options{
-		Store: w.store, Keys: joinservice.KeysOf(bundle), RootTenant: w.root, Now: w.clock.now,
+		Store: w.store, Keys: joinservice.KeysOf(bundle), RootTenant: w.root, Now: now,
 		Sleep: func(_ context.Context, d time.Duration) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -359,7 +372,7 @@ func (w *world) request(m *machine, tok token, change ...func(*call)) *joinv1.Jo
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		if c.body.SealedToken, err = seal.Seal(key, c.token, c.sealedFor, w.clock.now()); err != nil {
+		if c.body.SealedToken, err = seal.Seal(key, c.token, c.sealedFor, w.now()); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -410,7 +423,7 @@ func (w *world) open(req *joinv1.JoinRequest, resp *daemonv1.JoinResponse) *daem
 	if digest := sha256.Sum256(req.GetRequest().GetBody()); string(body.GetRequestSha256()) != string(digest[:]) {
 		w.t.Error("the response belongs to another request")
 	}
-	if body.GetServerTimeUnixMs() != w.clock.now().UnixMilli() {
+	if body.GetServerTimeUnixMs() != w.now().UnixMilli() {
 		w.t.Error("server_time is not the control plane's")
 	}
 	return body.GetAdmission()
