@@ -90,7 +90,7 @@ func (c Code) Exit() int {
 		return ExitTemporary
 	case Verification:
 		return ExitVerification
-	case AccessDenied, NotRoot:
+	case AccessDenied, Unauthenticated, NotRoot:
 		return ExitRefused
 	case Config, NoIdentity:
 		return ExitConfig

@@ -53,7 +53,7 @@ func TestExitStatus(t *testing.T) {
 	for code, want := range map[fault.Code]int{
 		fault.Failed: 1, fault.Usage: 2, fault.Config: 78, fault.Token: 1,
 		fault.Unreachable: 75, fault.Conflict: 75, fault.Pending: 75, fault.Busy: 75, fault.NoSpace: 75,
-		fault.Verification: 76, fault.AccessDenied: 77, fault.NotRoot: 77, fault.InvalidConfig: 1,
+		fault.Verification: 76, fault.AccessDenied: 77, fault.Unauthenticated: 77, fault.NotRoot: 77, fault.InvalidConfig: 1,
 	} {
 		if got := code.Exit(); got != want {
 			t.Errorf("%s exits %d, want %d", code, got, want)
