@@ -259,7 +259,12 @@ func TestFurtherChecks(t *testing.T) {
 		"ramdisk for exactly 2 h":      {"", ramdisk(2 * time.Hour)},
 		"ramdisk for more":             {identity.CheckLifetime, ramdisk(2*time.Hour + time.Second)},
 		"certificate of the future":    {identity.CheckDates, func(a *answer) { a.leaf.notBefore = now.Add(time.Second) }},
-		"certificate of the past":      {identity.CheckDates, func(a *answer) { a.leaf.notBefore, a.leaf.life = now.Add(-2*time.Hour), time.Hour }},
+		"future, of a foreign CA":      {identity.CheckChain, func(a *answer) { a.leaf.ca = foreignCA; a.leaf.notBefore = now.Add(time.Hour) }},
+		"future, older than its CA": {identity.CheckDates, func(a *answer) {
+			a.admission.ServerTime = nodeCA.cert.NotBefore.Add(-time.Hour)
+			a.leaf.notBefore = nodeCA.cert.NotBefore.Add(time.Hour)
+		}},
+		"certificate of the past": {identity.CheckDates, func(a *answer) { a.leaf.notBefore, a.leaf.life = now.Add(-2*time.Hour), time.Hour }},
 		"CA of the past": {identity.CheckDates, func(a *answer) {
 			a.leaf.notBefore = nodeCA.cert.NotAfter
 			a.admission.ServerTime = a.leaf.notBefore.Add(time.Minute)

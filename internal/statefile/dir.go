@@ -35,7 +35,7 @@ const (
 )
 
 // Dir is a directory of state files. Its methods are safe for concurrent use, except that two writers of one name
-// race; see [Dir.Lock].
+// race (see [Dir.Lock]) and that [Dir.Close] must come last.
 type Dir struct {
 	path  string
 	owner *owner

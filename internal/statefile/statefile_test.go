@@ -94,18 +94,15 @@ func TestTheFirstWriteMakesTheDirectory(t *testing.T) {
 // readable to others in between.
 func TestFilesArePrivateBeforeTheyHaveContent(t *testing.T) {
 	for _, mask := range []int{0, 0o777} {
-		umask(t, mask)
 		path := private(t)
 		name := filepath.Join(path, "key")
-		if err := os.Chmod(path, 0o700); err != nil {
-			t.Fatal(err)
-		}
 		if err := os.WriteFile(name, []byte("old"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Chmod(name, 0o644); err != nil {
 			t.Fatal(err)
 		}
+		old := syscall.Umask(mask)
 		d := open(t, path, statefile.WithStep(func(op, _ string) {
 			for _, n := range list(t, path) {
 				if got := mode(t, filepath.Join(path, n)); got != 0o600 && n != "key" {
@@ -113,7 +110,9 @@ func TestFilesArePrivateBeforeTheyHaveContent(t *testing.T) {
 				}
 			}
 		}))
-		if err := d.Replace("key", []byte("new")); err != nil {
+		err := d.Replace("key", []byte("new"))
+		syscall.Umask(old)
+		if err != nil {
 			t.Fatal(err)
 		}
 		if got := mode(t, name); got != 0o600 {
