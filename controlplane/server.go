@@ -109,9 +109,6 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(o.GatewaySites) > 0 {
-		config.Gateway.Sites = o.GatewaySites
-	}
 	if s.bundle = o.Bundle; s.bundle == nil {
 		if s.bundle, err = pki.Load(o.Dir, o.Secret); err != nil {
 			return nil, err
@@ -126,7 +123,6 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	if err := s.listen(ctx, &config); err != nil {
 		return nil, err
 	}
-	s.config = config
 	if !written {
 		text, err := config.marshal()
 		if err != nil {
@@ -136,6 +132,10 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 			return nil, fmt.Errorf("cannot write the configuration: %w", err)
 		}
 	}
+	if len(o.GatewaySites) > 0 {
+		config.Gateway.Sites = o.GatewaySites
+	}
+	s.config = config
 	if err := makeAdmin(ctx, s.store, dir, config.RootTenant, s.APIURL()); err != nil {
 		return nil, err
 	}
@@ -321,7 +321,10 @@ func (s *Server) serveJoin(ctx context.Context) error {
 	late := time.AfterFunc(drainWithin, server.Stop)
 	server.GracefulStop()
 	late.Stop()
-	return <-served
+	if err := <-served; !errors.Is(err, grpc.ErrServerStopped) { // that is: ctx ended before the server began
+		return err
+	}
+	return nil
 }
 
 // serveAPI serves the HTTP API.
@@ -362,6 +365,9 @@ func (s *Server) path(p string) string {
 // Close closes the listeners and the database and gives back the directory. Run calls it. It may be called twice.
 func (s *Server) Close() error {
 	s.closeOnce.Do(func() {
+		if s.gateway != nil {
+			s.closeErr = s.gateway.Close()
+		}
 		for _, l := range []net.Listener{s.apiListener, s.gatewayListener, s.joinListener} {
 			if l == nil {
 				continue

@@ -88,6 +88,8 @@ type Gateway struct {
 
 	drainOnce sync.Once
 	draining  chan struct{}
+	closeOnce sync.Once
+	closeErr  error
 }
 
 // New makes a gateway. It connects to nothing yet.
@@ -134,14 +136,25 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	go func() { served <- g.server.Serve(l) }()
 	select {
 	case err := <-served:
-		return errors.Join(err, g.conn.Close())
+		return errors.Join(err, g.Close())
 	case <-ctx.Done():
 	}
 	g.drainOnce.Do(func() { close(g.draining) })
 	late := time.AfterFunc(drainWithin, g.server.Stop)
 	g.server.GracefulStop()
 	late.Stop()
-	return errors.Join(<-served, g.conn.Close())
+	err := <-served
+	if errors.Is(err, grpc.ErrServerStopped) { // ctx ended before the server began
+		err = nil
+	}
+	return errors.Join(err, g.Close())
+}
+
+// Close ends a gateway at once. Serve calls it. It may be called twice.
+func (g *Gateway) Close() error {
+	g.server.Stop()
+	g.closeOnce.Do(func() { g.closeErr = g.conn.Close() })
+	return g.closeErr
 }
 
 func (g *Gateway) serverOptions() []grpc.ServerOption {

@@ -505,6 +505,14 @@ func TestShutdownDrains(t *testing.T) {
 	}
 }
 
+func TestServeEndsThoughItNeverBegan(t *testing.T) {
+	for range 20 { // either may be first
+		if err := newRig(t, nil).stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestOptionsAreChecked(t *testing.T) {
 	if _, err := gateway.New(gateway.Options{}); err == nil {
 		t.Error("a gateway without keys was made")

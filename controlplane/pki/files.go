@@ -29,9 +29,9 @@ const (
 )
 
 const (
-	// workFactor is log2 of scrypt's N: 64 MiB and about a sixth of a second. The secret is a deployment's, random and
-	// long; the work slows down guesses where it is not.
-	workFactor = 16
+	// defaultWorkFactor is log2 of scrypt's N: 64 MiB and about a sixth of a second. The secret is a deployment's, random
+	// and long; the work slows down guesses where it is not.
+	defaultWorkFactor = 16
 	// maxWorkFactor bounds what a file may ask of us: 1 GiB. `age -p` writes 18.
 	maxWorkFactor = 20
 	// maxFile bounds what is read of either file, in bytes.
@@ -39,6 +39,9 @@ const (
 	// bundleVersion is the version of the plaintext of pki.age that this program writes.
 	bundleVersion = 1
 )
+
+// workFactor is changed by this package's tests alone, which would take minutes.
+var workFactor = defaultWorkFactor
 
 // bundleFile is the plaintext of pki.age: all that pki-public.json has, and the private keys as PKCS#8.
 type bundleFile struct {

@@ -225,6 +225,31 @@ func TestLoadTellsFaultsApart(t *testing.T) {
 	}
 }
 
+func TestWorkFactorHoldsUpAndIsReadable(t *testing.T) {
+	if pki.DefaultWorkFactor < 15 || pki.DefaultWorkFactor > 17 {
+		t.Errorf("work factor %d: too cheap to guess at, or too slow for a command line", pki.DefaultWorkFactor)
+	}
+	// What age's own command line writes is read too.
+	dir, b := initDir(t)
+	path := filepath.Join(dir, pki.PrivateFile)
+	sealed, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := age.NewScryptRecipient(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.SetWorkFactor(12)
+	if err := os.WriteFile(path, encryptTo(t, r, string(decrypt(t, sealed))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again, err := pki.Load(dir, secret)
+	if err != nil || again.Public().Pins() != b.Public().Pins() {
+		t.Errorf("encrypted again with another work factor: %v", err)
+	}
+}
+
 // A bundle whose parts are of two bundles would sign with a key that nobody pins.
 func TestLoadRefusesMixedParts(t *testing.T) {
 	plain := func() map[string]any {
@@ -335,6 +360,11 @@ func encrypt(t *testing.T, plain string) []byte {
 		t.Fatal(err)
 	}
 	r.SetWorkFactor(4)
+	return encryptTo(t, r, plain)
+}
+
+func encryptTo(t *testing.T, r age.Recipient, plain string) []byte {
+	t.Helper()
 	var out bytes.Buffer
 	w, err := age.Encrypt(&out, r)
 	if err != nil {
