@@ -2,6 +2,7 @@ package hwclaims
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"github.com/better-compute/bcd/hwclaims/profile"
@@ -87,3 +88,17 @@ func AskNVML(ctx context.Context, command []string, timeout time.Duration) (whol
 	}
 	return whole, vgpu, a.Notes, err
 }
+
+// GPUs reads the GPUs of a root as those of the running machine.
+func GPUs(ctx context.Context, root string, o Options) (claims, notes []string) {
+	var f facts
+	f.readGPUs(ctx, tree{fsys: os.DirFS(root)}, true, o)
+	r := f.report(nil)
+	return r.Claims.GPUUUIDs, r.Notes
+}
+
+// Running and SharesNetwork say whether a root is this machine's.
+var (
+	Running       = running
+	SharesNetwork = sharesNetwork
+)

@@ -33,7 +33,7 @@ func gather(ctx context.Context, o Options) (facts, error) {
 	f.readFirmware(t)
 	f.readHostname(t, root)
 	f.readNICs(t, root)
-	f.readGPUs(ctx, t, root, o)
+	f.readGPUs(ctx, t, running(root), o)
 	return f, ctx.Err()
 }
 

@@ -16,13 +16,13 @@ const (
 )
 
 // readGPUs asks NVML, else the driver's own files. Without a driver there is nothing to ask, and no child is started.
-// NVML answers for the machine that we run on, so a recorded machine has only its files.
-func (f *facts) readGPUs(ctx context.Context, t tree, root string, o Options) {
+// NVML answers for the machine that we run on (live), so a recorded machine has only its files.
+func (f *facts) readGPUs(ctx context.Context, t tree, live bool, o Options) {
 	if !t.exists(nvidiaDir) {
 		f.notes = append(f.notes, "no NVIDIA driver: /"+nvidiaDir+" does not exist")
 		return
 	}
-	if haveNVML && len(o.NVMLChild) > 0 && running(root) {
+	if haveNVML && len(o.NVMLChild) > 0 && live {
 		answer, err := askNVML(ctx, o.NVMLChild, o.NVMLTimeout)
 		if err == nil && len(answer.gpus()) > 0 {
 			f.gpus = answer.gpus()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -60,22 +61,30 @@ func askNVML(ctx context.Context, command []string, timeout time.Duration) (nvml
 	if err != nil {
 		return nvmlAnswer{}, fmt.Errorf("cannot start the child: %w", err)
 	}
-	if err := child.Start(); err != nil {
-		return nvmlAnswer{}, fmt.Errorf("cannot start the child: %w", err)
-	}
 	type result struct {
 		answer nvmlAnswer
 		err    error
 	}
+	started := make(chan error, 1)
 	done := make(chan result, 1) // room, so that the goroutine ends even when nobody waits any more
 	go func() {
+		runtime.LockOSThread() // Pdeathsig means the thread that starts the child
+		defer runtime.UnlockOSThread()
+		err := child.Start()
+		started <- err
+		if err != nil {
+			return
+		}
 		answer, readErr := readNVMLAnswer(stdout)
-		waitErr := child.Wait()
-		if waitErr != nil && readErr != nil {
+		_ = stdout.Close() // a child that writes on past the limit ends
+		if waitErr := child.Wait(); waitErr != nil && readErr != nil {
 			readErr = fmt.Errorf("the child failed: %w", waitErr)
 		}
 		done <- result{answer, readErr}
 	}()
+	if err := <-started; err != nil {
+		return nvmlAnswer{}, fmt.Errorf("cannot start the child: %w", err)
+	}
 	select {
 	case r := <-done:
 		return r.answer, r.err

@@ -183,3 +183,22 @@ func TestMachineTrees(t *testing.T) {
 		checkMachine(t, collectRoot(t, hwclaims.Options{Root: r.dir}), want)
 	})
 }
+
+// The recorded hosts meet the expectation of the machine of their name.
+func TestRecordedHosts(t *testing.T) {
+	hosts, err := filepath.Glob("../testdata/hosts/*/sys")
+	if err != nil || len(hosts) == 0 {
+		t.Fatalf("no hosts: %v", err)
+	}
+	for _, sys := range hosts {
+		host := filepath.Dir(sys)
+		t.Run(filepath.Base(host), func(t *testing.T) {
+			_, want := machine(t, filepath.Join(machinesDir, filepath.Base(host)+".json"))
+			r := collectRoot(t, hwclaims.Options{Root: host})
+			checkMachine(t, r, want)
+			if r.Claims.Hostname == "" || r.Claims.Vendor == "" || len(r.Unreadable) > 0 {
+				t.Errorf("report %+v", r)
+			}
+		})
+	}
+}
