@@ -217,11 +217,13 @@ func everyStop(t *testing.T, run runner, scenario, base string, atLeast int, jud
 
 // Wherever a join is stopped, the next start ends with a working identity, by the same request once it was sent.
 func TestAJoinIsStoppedAfterEveryStep(t *testing.T) {
+	t.Parallel()
 	for scenario, tc := range map[string]struct {
 		run     runner
 		atLeast int
 	}{"join": {inProcess, 30}, "deferral": {inPlace, 35}, "restart": {inPlace, 40}} {
 		t.Run(scenario, func(t *testing.T) {
+			t.Parallel()
 			everyStop(t, tc.run, scenario, "", tc.atLeast, func(t *testing.T, path string, s story) {
 				if scenario == "join" { // the others leave nothing else behind
 					stopRecovery(t, path)
@@ -268,6 +270,7 @@ func endJoin(t *testing.T, path string, s story) {
 
 // Req: RN-044
 func TestARenewalIsStoppedAfterEveryStep(t *testing.T) {
+	t.Parallel()
 	base, before := joined(t)
 	everyStop(t, inProcess, "renewal", base, 13, func(t *testing.T, path string, s story) {
 		stopRecovery(t, path)

@@ -139,8 +139,11 @@ func TestFollowingTheSchedule(t *testing.T) {
 
 func TestClockOffset(t *testing.T) {
 	for _, tc := range []struct{ ahead, want time.Duration }{
-		{0, 0}, {10 * time.Minute, -10 * time.Minute}, {-10 * time.Minute, 10 * time.Minute},
-		{50 * 365 * 24 * time.Hour, -24 * time.Hour}, {-50 * 365 * 24 * time.Hour, 24 * time.Hour},
+		{0, 0},
+		{10 * time.Minute, -10 * time.Minute},
+		{-10 * time.Minute, 10 * time.Minute},
+		{50 * 365 * 24 * time.Hour, -24 * time.Hour},
+		{-50 * 365 * 24 * time.Hour, 24 * time.Hour},
 	} {
 		if got := identity.ClockOffset(now, now.Add(tc.ahead)); got != tc.want {
 			t.Errorf("a clock that is %s ahead gets %s, want %s", tc.ahead, got, tc.want)
