@@ -2,7 +2,6 @@ package agent
 
 import (
 	"crypto/x509"
-	"encoding/hex"
 	"time"
 
 	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
@@ -38,5 +37,5 @@ func verifyAnswer(p signing.Purpose, body []byte, sig *daemonv1.Signature, pins 
 	return identity.VerifySignature(p, body, sig.GetSignature(), sig.GetCertificate(), pins)
 }
 
-// serialText is a certificate's serial as lower-case hex.
-func serialText(c *x509.Certificate) string { return hex.EncodeToString(c.SerialNumber.Bytes()) }
+// serialText is a certificate's serial as the control plane's records spell it: lower-case hex without leading zeros.
+func serialText(c *x509.Certificate) string { return c.SerialNumber.Text(16) }

@@ -28,3 +28,6 @@ func set(v *time.Duration, d time.Duration) func() {
 	*v = d
 	return func() { *v = old }
 }
+
+// SerialText is how a certificate's serial is spelled.
+var SerialText = serialText

@@ -21,8 +21,11 @@ import (
 const (
 	// caLifetime bounds the authorities. Daemons pin keys, so a long life costs nothing; a rotation replaces keys.
 	caLifetime = 20 * 365 * 24 * time.Hour
-	// backdate lets a machine whose clock is a little behind use what was just issued.
+	// backdate lets a machine whose clock is a little behind use a node certificate that was just issued.
 	backdate = 5 * time.Minute
+	// serverBackdate does the same for authorities and servers. A machine judges these by its own clock, before it can
+	// learn how far that is off, and their lifetime is bounded by nothing that a day matters to.
+	serverBackdate = 24 * time.Hour
 	// secretSize is the length of the bundle's secret in bytes.
 	secretSize = 32
 )
@@ -135,7 +138,7 @@ func newAuthority(domain, name string, now time.Time) (*ecdsa.PrivateKey, *x509.
 	t := &x509.Certificate{
 		SerialNumber:          newSerial(),
 		Subject:               pkix.Name{Organization: []string{domain}, CommonName: "Better Compute " + name},
-		NotBefore:             now.Add(-backdate),
+		NotBefore:             now.Add(-serverBackdate),
 		NotAfter:              now.Add(caLifetime),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		BasicConstraintsValid: true,
@@ -150,8 +153,8 @@ func signerTemplate(domain, name string, now time.Time) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber:          newSerial(),
 		Subject:               pkix.Name{Organization: []string{domain}, CommonName: "Better Compute " + name},
-		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(caLifetime - backdate),
+		NotBefore:             now.Add(-serverBackdate),
+		NotAfter:              now.Add(caLifetime - serverBackdate),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		BasicConstraintsValid: true,
 	}

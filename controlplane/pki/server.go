@@ -146,8 +146,8 @@ func (s *selfIssued) get() (*tls.Certificate, error) {
 func serverTemplate(now time.Time, lifetime time.Duration) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber:          newSerial(),
-		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(lifetime - backdate),
+		NotBefore:             now.Add(-serverBackdate),
+		NotAfter:              now.Add(lifetime),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
