@@ -283,6 +283,7 @@ func TestOneServerOnADirectory(t *testing.T) {
 	run(t, options(t, dir))
 }
 
+// Req: NC-003
 func TestStartsThatAreRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(t *testing.T, dir string, o *controlplane.Options)

@@ -27,6 +27,7 @@ import (
 	"github.com/better-compute/bcd/controlplane/events"
 	"github.com/better-compute/bcd/controlplane/gateway"
 	"github.com/better-compute/bcd/controlplane/pki"
+	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/controlplane/tokens"
 	"github.com/better-compute/bcd/internal/fault"
 	"github.com/better-compute/bcd/internal/pin"
@@ -35,7 +36,7 @@ import (
 
 var noLimits tokens.CreateRequest
 
-// Req: NC-012 NC-013 NC-003
+// Req: NC-003 NC-012 NC-013 SS-004
 func TestAMachineJoinsRenewsAndConnects(t *testing.T) {
 	cp := controlplanetest.Start(t, controlplanetest.Options{})
 	m := newMachine(t, cp).mustJoin()
@@ -62,6 +63,32 @@ func TestAMachineJoinsRenewsAndConnects(t *testing.T) {
 	}
 	cp.WaitForEvent(t, events.TypeNodeJoined, 1)
 	cp.WaitForEvent(t, events.TypeNodeConnected, 1)
+}
+
+// Req: SS-006
+func TestANodeThatIsNotAdoptedYetConnects(t *testing.T) {
+	cp := controlplanetest.Start(t, controlplanetest.Options{})
+	cp.Write(t, func(tx *store.Tx) error {
+		p, err := tx.Pool(cp.Pool)
+		if err != nil {
+			return err
+		}
+		p.Acceptance = true
+		return tx.UpdatePool(p)
+	})
+	m := newMachine(t, cp).mustJoin()
+	var state store.NodeState
+	cp.Read(t, func(tx *store.Tx) error {
+		n, err := tx.Node(m.admission.GetNodeId())
+		state = n.State
+		return err
+	})
+	if state != store.NodeAdopting {
+		t.Fatalf("node is %q, want %q", state, store.NodeAdopting)
+	}
+	if _, err := m.open(cp.GatewayURL); err != nil {
+		t.Errorf("session: %v", err)
+	}
 }
 
 // Req: RN-009 RN-010
@@ -339,7 +366,6 @@ func document(t *testing.T, cp *controlplanetest.ControlPlane) (d map[string]any
 	return d
 }
 
-// Req: JF-018
 func TestAGatewayOfAnotherCAIsNoGateway(t *testing.T) {
 	cp := controlplanetest.Start(t, controlplanetest.Options{})
 	other, err := pki.New(controlplanetest.TrustDomain, cp.Clock.Now())
