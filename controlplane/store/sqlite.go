@@ -22,6 +22,14 @@ const maxReaders = 4
 // busyTimeout is how long a write waits for another process that holds the lock.
 const busyTimeout = 10 * time.Second
 
+const (
+	// cacheKiB is each connection's page cache.
+	cacheKiB = 8 << 10
+	// checkpointPages is the size of the write-ahead log at which it is folded into the file: 16 MiB, so that the fold's
+	// cost is shared by a few hundred commits.
+	checkpointPages = 4096
+)
+
 // sqliteStore is the [Store] over one SQLite file.
 type sqliteStore struct {
 	db      *sql.DB
@@ -54,6 +62,8 @@ func Open(ctx context.Context, o Options) (_ Store, err error) {
 		"journal_mode(WAL)",
 		"synchronous(FULL)",
 		"foreign_keys(1)",
+		fmt.Sprintf("cache_size(-%d)", cacheKiB),
+		fmt.Sprintf("wal_autocheckpoint(%d)", checkpointPages),
 	}}.Encode()}).String()
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
