@@ -5,10 +5,15 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/better-compute/bcd/agent/config"
+	"github.com/better-compute/bcd/agent/credential"
 	"github.com/better-compute/bcd/agent/session"
 	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
 	"github.com/better-compute/bcd/identity"
@@ -22,10 +27,14 @@ import (
 
 // JoinOptions say how to join.
 type JoinOptions struct {
-	// Token gives the join token. It is called once the machine is known not to have joined.
-	Token func() (bearer.Token, error)
-	// JoinKey gives the key that the token is sealed to. It is called before Token.
-	JoinKey func(context.Context) (seal.Key, error)
+	// Stdin gives the join token where TokenFile is empty. It is read once the machine is known not to have joined.
+	Stdin io.Reader
+	// TokenFile names the file with the join token. It is deleted after the join.
+	TokenFile string
+	// Server is the control plane's API, asked for the join key where the file of it is absent; empty asks nobody.
+	Server string
+	// Proxy says which proxy the request to Server goes through; nil is none.
+	Proxy func(*http.Request) (*url.URL, error)
 	// NodeID is the node that a provisioned token names; empty otherwise.
 	NodeID string
 	// Patience is how long to go on while the gateway cannot be reached; 0 is [DefaultPatience].
@@ -56,6 +65,8 @@ type JoinResult struct {
 	Key string
 	// ClockOffset is the control plane's clock minus this machine's, where they differ enough for a person to know; else 0.
 	ClockOffset time.Duration
+	// TokenLeft is why the token file could not be deleted. The join succeeded all the same.
+	TokenLeft error
 }
 
 // Join joins the machine. A machine whose identity loads has joined, whatever the state of its certificate: then nothing
@@ -84,17 +95,33 @@ func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 			return done, err
 		}
 	}
-	if j.key, err = o.JoinKey(ctx); err != nil {
+	fetch := config.Fetcher{Proxy: o.Proxy, Now: a.clock.Local}
+	if j.key, err = a.cfg.JoinKey(ctx, o.Server, fetch); err != nil {
 		return JoinResult{}, err
 	}
-	if j.token, err = o.Token(); err != nil {
+	file, err := credentialOf(o)
+	if err != nil {
 		return JoinResult{}, err
 	}
+	j.token = file.Token
 	defer j.token.Wipe()
 	if j.claims, err = a.joinClaims(ctx); err != nil {
 		return JoinResult{}, err
 	}
-	return j.run(ctx)
+	result, err := j.run(ctx)
+	if err == nil && !result.Already {
+		result.TokenLeft = file.Delete()
+	}
+	return result, err
+}
+
+// credentialOf reads the token from where the options say. One from standard input is a file that nobody deletes.
+func credentialOf(o JoinOptions) (credential.File, error) {
+	if o.TokenFile != "" {
+		return credential.FromFile(o.TokenFile)
+	}
+	token, err := credential.FromReader(o.Stdin)
+	return credential.File{Token: token}, err
 }
 
 // joiner is one join.

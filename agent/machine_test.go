@@ -17,9 +17,7 @@ import (
 	"github.com/better-compute/bcd/agent/config"
 	"github.com/better-compute/bcd/controlplane/controlplanetest"
 	"github.com/better-compute/bcd/controlplane/tokens"
-	"github.com/better-compute/bcd/internal/bearer"
 	"github.com/better-compute/bcd/internal/statefile"
-	"github.com/better-compute/bcd/seal"
 )
 
 // recordedHost is a recorded server whose hardware is trusted.
@@ -101,12 +99,7 @@ func (m *machine) join(token string) (agent.JoinResult, error) {
 
 func (m *machine) joinWithin(token string, patience time.Duration) (agent.JoinResult, error) {
 	m.t.Helper()
-	c := m.config()
-	return m.agent().Join(m.t.Context(), agent.JoinOptions{
-		Token:    func() (bearer.Token, error) { return bearer.ParseLoose([]byte(token)) },
-		JoinKey:  func(ctx context.Context) (seal.Key, error) { return c.JoinKey(ctx, "", config.Fetcher{}) },
-		Patience: patience,
-	})
+	return m.agent().Join(m.t.Context(), agent.JoinOptions{Stdin: strings.NewReader(token), Patience: patience})
 }
 
 // run runs the daemon until the function that it returns is called, which returns the daemon's error.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"time"
@@ -10,9 +9,6 @@ import (
 
 	"github.com/better-compute/bcd/agent"
 	"github.com/better-compute/bcd/agent/config"
-	"github.com/better-compute/bcd/agent/credential"
-	"github.com/better-compute/bcd/internal/bearer"
-	"github.com/better-compute/bcd/seal"
 )
 
 func (a *app) join() *cobra.Command {
@@ -46,21 +42,8 @@ A join that failed may be run again: it sends the same request, and a use of the
 		if err != nil {
 			return err
 		}
-		var file credential.File
-		token := func() (t bearer.Token, err error) {
-			if tokenFile == "" {
-				return credential.FromReader(a.Stdin)
-			}
-			file, err = credential.FromFile(tokenFile)
-			return file.Token, err
-		}
 		result, err := ag.Join(cmd.Context(), agent.JoinOptions{
-			Token: token,
-			JoinKey: func(ctx context.Context) (seal.Key, error) {
-				return c.JoinKey(ctx, server, config.Fetcher{Proxy: http.ProxyFromEnvironment, Now: a.Now})
-			},
-			NodeID:   nodeID,
-			Patience: patience,
+			Stdin: a.Stdin, TokenFile: tokenFile, Server: server, Proxy: http.ProxyFromEnvironment, NodeID: nodeID, Patience: patience,
 		})
 		if err != nil {
 			return err
@@ -69,8 +52,8 @@ A join that failed may be run again: it sends the same request, and a use of the
 			fmt.Fprintf(a.Stdout, "already joined: %s\n", result.NodeID)
 			return nil
 		}
-		if err := file.Delete(); err != nil {
-			fmt.Fprintf(a.Stderr, "warning: %v\n", err)
+		if result.TokenLeft != nil {
+			fmt.Fprintf(a.Stderr, "warning: %s\n", oneLine(result.TokenLeft.Error()))
 		}
 		if result.ClockOffset != 0 {
 			fmt.Fprintf(a.Stderr, "warning: this machine's clock is %s off the control plane's\nhint: set the clock, by NTP for instance\n", result.ClockOffset.Abs().Round(time.Second))

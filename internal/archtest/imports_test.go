@@ -24,7 +24,8 @@ var mayImport = map[string][]string{
 	"api/daemon/v1": {},
 	"api/join/v1":   {"api/daemon/v1"},
 
-	"hwclaims":          {"internal/fault"},
+	"hwclaims/profile":  {},
+	"hwclaims":          {"hwclaims/profile", "internal/fault"},
 	"tpmkey":            {"internal/fault"},
 	"tpmkey/tpmkeytest": {"tpmkey/tpmkeytest/internal/wire"},
 
@@ -41,7 +42,7 @@ var mayImport = map[string][]string{
 		"agent/config", "agent/credential", "agent/session", "api/daemon/v1", "hwclaims", "identity", "internal/bearer",
 		"internal/fault", "internal/pin", "internal/signing", "internal/statefile", "seal", "tpmkey",
 	},
-	"cmd/bcd": {"agent", "agent/config", "agent/credential", "hwclaims", "internal/fault"},
+	"cmd/bcd": {"agent", "agent/config", "hwclaims", "internal/fault"},
 
 	"controlplane/events": {"internal/fault"},
 	"controlplane/store":  {"controlplane/events", "hwclaims", "internal/fault"},
