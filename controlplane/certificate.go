@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -13,9 +14,12 @@ import (
 	"github.com/better-compute/bcd/internal/fault"
 )
 
+// renewSoon is how long before its end a gateway's certificate is warned about: no machine connects after it.
+const renewSoon = 30 * 24 * time.Hour
+
 // gatewayCertificate returns how the gateway gets its certificate: gateway.crt of the directory where it is there, else
 // one that the server issues for names and replaces by itself.
-func gatewayCertificate(dir string, b *pki.Bundle, names []string, now func() time.Time) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+func gatewayCertificate(dir string, b *pki.Bundle, names []string, now func() time.Time, log *slog.Logger) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	path, key := filepath.Join(dir, pki.GatewayCertFile), filepath.Join(dir, pki.GatewayKeyFile)
 	if missing(path) && missing(key) {
 		if len(names) == 0 {
@@ -33,6 +37,9 @@ func gatewayCertificate(dir string, b *pki.Bundle, names []string, now func() ti
 		if _, err := pair.Leaf.Verify(opts); err != nil {
 			return nil, fault.New(fault.Config, again, "cannot use %q: machines that dial %q would refuse it: %w", path, name, err)
 		}
+	}
+	if left := pair.Leaf.NotAfter.Sub(now()); left < renewSoon {
+		log.Warn("renew gateway certificate", "file", path, "not_after", pair.Leaf.NotAfter.UTC(), "hint", again)
 	}
 	// The CA travels in the chain, whatever the file has: machines know only the hash of its key.
 	pair.Certificate = [][]byte{pair.Leaf.Raw, b.Public().ServingCA().Raw}

@@ -213,7 +213,7 @@ func (s *Server) build() (err error) {
 
 // NewGateway makes a gateway for this control plane's JoinService. change, which may be nil, changes its options.
 func (s *Server) NewGateway(change func(*gateway.Options)) (*gateway.Gateway, error) {
-	certificate, err := gatewayCertificate(s.o.Dir, s.bundle, s.config.gatewayNames(), s.o.Now)
+	certificate, err := gatewayCertificate(s.o.Dir, s.bundle, s.config.gatewayNames(), s.o.Now, s.o.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -334,6 +334,9 @@ func (s *Server) serveAPI(ctx context.Context) error {
 		l = tls.NewListener(l, &tls.Config{
 			MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{s.apiCertificate}, NextProtos: []string{"http/1.1"}, Time: s.o.Now,
 		})
+	}
+	if tcp, ok := l.Addr().(*net.TCPAddr); ok && s.config.API.TLSCert == "" && !tcp.IP.IsLoopback() {
+		s.o.Log.Warn("serve HTTP API without TLS", "listen", tcp.String(), "hint", "set api.tls_cert and api.tls_key, or listen on loopback behind a proxy that speaks TLS")
 	}
 	server := httpapi.NewServer(s.api, s.o.Log)
 	served := make(chan error, 1)

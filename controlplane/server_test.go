@@ -381,6 +381,32 @@ func TestGatewayPresentsTheIssuedCertificate(t *testing.T) {
 	}
 }
 
+func TestAnEndingGatewayCertificateIsWarnedAbout(t *testing.T) {
+	for name, c := range map[string]struct {
+		in   time.Duration
+		warn bool
+	}{"fresh": {0, false}, "ending": {370 * 24 * time.Hour, true}} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "cp")
+			o := options(t, dir)
+			issueGateway(t, dir, "127.0.0.1")
+			var log bytes.Buffer
+			o.Log = slog.New(slog.NewTextHandler(&log, nil))
+			o.Now = func() time.Time { return time.Now().Add(c.in) }
+			s, err := controlplane.New(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			if got := strings.Contains(log.String(), "renew gateway certificate"); got != c.warn {
+				t.Errorf("warned %v, want %v: %s", got, c.warn, log.String())
+			}
+		})
+	}
+}
+
 func TestGatewayIssuesItselfACertificate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cp")
 	o := options(t, dir)
