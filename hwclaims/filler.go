@@ -3,7 +3,6 @@ package hwclaims
 import (
 	_ "embed"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -122,9 +121,13 @@ func echo(f string, names []string) bool {
 			return true
 		}
 	}
+	set := make(map[string]bool, len(names))
+	for _, n := range names {
+		set[n] = true
+	}
 	echoed := false
 	return madeOf(f, func(w string) bool {
-		if slices.Contains(names, w) {
+		if set[w] {
 			echoed = true
 			return true
 		}

@@ -1,7 +1,6 @@
 package hwclaims
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -9,18 +8,18 @@ import (
 // templatePattern finds what a firmware's build was meant to replace: "$(DEFAULT_STRING)", "%s", "Type1Sku0", "xxx123x",
 // masks of question marks, stars or hashes. The run of x is in lower case only: capitals stand in real serials too
 // ("C119CALXXXX0001" is a Supermicro chassis).
-var templatePattern = regexp.MustCompile(
+var templatePattern = pattern(
 	`\$\(|\$\{|\{\{|%\(|<%|@@|%[0-9]*[sdxXu]\b|\?\?|\*\*|##|x{3,}|y{3,}|z{3,}|n{4,}|^<.*>$|^\[.*\]$|^\{.*\}$`)
 
 // templateFold finds names of template variables in folded text.
-var templateFold = regexp.MustCompile(
+var templateFold = pattern(
 	`^type[0-9]|smbiostype|smbios|^dmi(system|base|board|chassis|product|bios)|inject|reserve|yyyymmdd|yymmdd`)
 
 // revision is a version that stands where a serial should: "V1.0", "Rev 2".
-var revision = regexp.MustCompile(`(?i)^(v|ver|version|rev|revision)[. ]*[0-9]{1,2}(\.[0-9]{1,2})*$`)
+var revision = pattern(`(?i)^(v|ver|version|rev|revision)[. ]*[0-9]{1,2}(\.[0-9]{1,2})*$`)
 
 func templateToken(text, f string) bool {
-	return templatePattern.MatchString(text) || templateFold.MatchString(f) || revision.MatchString(text) || masked(f)
+	return templatePattern().MatchString(text) || templateFold().MatchString(f) || revision().MatchString(text) || masked(f)
 }
 
 // masked reports a mask of X or of another letter that masks are made of: at least four X, or five of the others, at either

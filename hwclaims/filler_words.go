@@ -2,7 +2,6 @@ package hwclaims
 
 import (
 	_ "embed"
-	"regexp"
 	"strings"
 	"sync"
 	"unicode"
@@ -69,13 +68,13 @@ func fillerWords(text, f string) bool {
 }
 
 // oem is "O.E.M." as one word.
-var oem = regexp.MustCompile(`(?i)o\.e\.m\.?`)
+var oem = pattern(`(?i)o\.e\.m\.?`)
 
 // composed reports text in which every word belongs to the vocabulary and no number is longer than an index. Where there
 // is a number, one of the words must be long: short ones stand in real serials by chance.
 func (v vocabulary) composed(text string) bool {
 	digits, letters, longest := 0, 0, 0
-	for _, w := range foldWords(oem.ReplaceAllString(text, "oem ")) {
+	for _, w := range foldWords(oem().ReplaceAllString(text, "oem ")) {
 		if hasDigit(w) {
 			digits += len(w)
 			continue

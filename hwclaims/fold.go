@@ -1,7 +1,9 @@
 package hwclaims
 
 import (
+	"regexp"
 	"strings"
+	"sync"
 	"unicode"
 
 	"golang.org/x/text/unicode/norm"
@@ -73,12 +75,16 @@ func nameWords(names ...string) []string {
 	return words
 }
 
+// maxWord is the length of the longest word that [madeOf] looks for, in bytes. It bounds the work that a hostile claim
+// makes.
+const maxWord = 32
+
 // madeOf reports whether s is a sequence of words from a set.
 func madeOf(s string, word func(string) bool) bool {
 	ends := make([]bool, len(s)+1) // ends[i]: s[:i] is such a sequence
 	ends[0] = true
 	for i := 1; i <= len(s); i++ {
-		for j := range i {
+		for j := max(0, i-maxWord); j < i; j++ {
 			if ends[j] && word(s[j:i]) {
 				ends[i] = true
 				break
@@ -97,4 +103,10 @@ func isASCII(s string) bool {
 		}
 	}
 	return true
+}
+
+// pattern returns a regular expression that is compiled at its first use: most runs of the programs that link this
+// package need none.
+func pattern(s string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(s) })
 }

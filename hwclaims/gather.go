@@ -22,14 +22,17 @@ func gather(ctx context.Context, o Options) (facts, error) {
 	if o.Root != "" {
 		root = filepath.Clean(o.Root)
 	}
-	dir, err := os.OpenRoot(root)
-	if err != nil {
-		return facts{}, fault.New(fault.Config, "name the folder where the host's root is mounted",
-			"cannot open host root %q: %w", root, err)
+	t := tree{fsys: os.DirFS("/")}
+	if root != "/" { // a link in it must not lead out of it
+		dir, err := os.OpenRoot(root)
+		if err != nil {
+			return facts{}, fault.New(fault.Config, "name the folder where the host's root is mounted",
+				"cannot open host root %q: %w", root, err)
+		}
+		defer func() { _ = dir.Close() }() // opened for reading only
+		t.fsys = dir.FS()
 	}
-	defer func() { _ = dir.Close() }() // opened for reading only
 	var f facts
-	t := tree{fsys: dir.FS()}
 	f.readFirmware(t)
 	f.readHostname(t, root)
 	f.readNICs(t, root)

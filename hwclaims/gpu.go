@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"strings"
 )
 
@@ -69,7 +68,7 @@ func (f *facts) readProcGPUs(t tree) {
 
 // vgpuModel matches the models of vGPU instances ("NVIDIA A40-48Q", "GRID T4-2B", "NVIDIA A100-4-20C"): the frame
 // buffer's size and the licence's letter. A physical one ends otherwise ("NVIDIA A100-SXM4-80GB").
-var vgpuModel = regexp.MustCompile(`-[0-9]+[ABCQ](ME)?$`)
+var vgpuModel = pattern(`-[0-9]+[ABCQ](ME)?$`)
 
 // parseGPUInformation reads a GPU's information file: "key: value" lines whose widths differ between drivers. Unknown keys
 // are ignored.
@@ -82,16 +81,16 @@ func parseGPUInformation(s string) (gpu, bool) {
 		case "GPU UUID":
 			g.uuid = value
 		case "Model":
-			g.vgpu = vgpuModel.MatchString(value)
+			g.vgpu = vgpuModel().MatchString(value)
 		}
 	}
 	return g, g.uuid != ""
 }
 
-var versionNumber = regexp.MustCompile(`\b[0-9]+(\.[0-9]+)+\b`)
+var versionNumber = pattern(`\b[0-9]+(\.[0-9]+)+\b`)
 
 // driverVersion finds the version in the driver's version file: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06".
 func driverVersion(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
-	return versionNumber.FindString(line)
+	return versionNumber().FindString(line)
 }

@@ -1,7 +1,6 @@
 package hwclaims
 
 import (
-	"regexp"
 	"strings"
 )
 
@@ -83,7 +82,7 @@ var usbDrivers = map[string]bool{"cdc_ether": true, "cdc_ncm": true, "cdc_subset
 var vfDrivers = map[string]bool{"iavf": true, "i40evf": true, "igbvf": true, "ixgbevf": true, "cxgb4vf": true, "hinic3vf": true}
 
 // portOfOther matches phys_port_name of representors: ports that stand for a function elsewhere. A physical port is "p0".
-var portOfOther = regexp.MustCompile(`^(c[0-9]+)?(pf[0-9]+(vf[0-9]+|sf[0-9]+|hpf)?|vf[0-9]+|sf[0-9]+)$`)
+var portOfOther = pattern(`^(c[0-9]+)?(pf[0-9]+(vf[0-9]+|sf[0-9]+|hpf)?|vf[0-9]+|sf[0-9]+)$`)
 
 func (n nic) notPhysical() string {
 	switch {
@@ -103,7 +102,7 @@ func (n nic) notPhysical() string {
 		return "not Ethernet"
 	case n.vf || vfDrivers[n.driver] || vfDevices[n.pciID]:
 		return "SR-IOV virtual function"
-	case n.representor || n.bus == "auxiliary" || portOfOther.MatchString(n.portName):
+	case n.representor || n.bus == "auxiliary" || portOfOther().MatchString(n.portName):
 		return "switchdev representor / sub-function"
 	default:
 		return ""

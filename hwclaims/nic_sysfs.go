@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -87,10 +86,10 @@ func (n *nic) readSysfs(t tree) {
 }
 
 // externalDevice finds a USB, gadget or Thunderbolt ancestor in a device's path: a card's own bus may be another.
-var externalDevice = regexp.MustCompile(`/(usb[0-9]+|gadget[.0-9]*|domain[0-9]+/[0-9]+-[0-9]+)(/|$)`)
+var externalDevice = pattern(`/(usb[0-9]+|gadget[.0-9]*|domain[0-9]+/[0-9]+-[0-9]+)(/|$)`)
 
 func busOf(where, bus string) string {
-	if m := externalDevice.FindStringSubmatch(where); m != nil {
+	if m := externalDevice().FindStringSubmatch(where); m != nil {
 		switch {
 		case strings.HasPrefix(m[1], "usb"):
 			return "usb"
