@@ -35,7 +35,7 @@ type sqliteStore struct {
 	db      *sql.DB
 	opts    Options
 	writer  *writer
-	readers chan *conn // holds nil for a reader that was not opened yet
+	readers chan *conn // holds nil for a reader that was not opened yet; closed with the store
 	watchers
 }
 
@@ -89,6 +89,8 @@ func Open(ctx context.Context, o Options) (_ Store, err error) {
 	return s, nil
 }
 
+var errClosed = errors.New("the database is closed")
+
 // Close implements [Store].
 func (s *sqliteStore) Close() error {
 	var err error
@@ -97,16 +99,21 @@ func (s *sqliteStore) Close() error {
 			err = errors.Join(err, c.close())
 		}
 	}
+	close(s.readers)
 	return errors.Join(err, s.writer.close(), s.db.Close())
 }
 
 // Read implements [Store].
 func (s *sqliteStore) Read(ctx context.Context, fn func(*Tx) error) (err error) {
 	var c *conn
+	open := true
 	select {
-	case c = <-s.readers:
+	case c, open = <-s.readers:
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+	if !open {
+		return errClosed
 	}
 	// A reader whose transaction did not end well is not used again.
 	good := false

@@ -29,7 +29,7 @@ type Store interface {
 	// function that ends the watch. Values are not queued: one stands for any number of commits. Only commits of
 	// this process are seen.
 	Watch(topic string) (changed <-chan struct{}, stop func())
-	// Close waits for the transactions under way and closes the database.
+	// Close waits for the transactions under way and closes the database. Later ones fail. Close is called once.
 	Close() error
 }
 

@@ -286,6 +286,49 @@ func TestCancelledWriteDoesNotRun(t *testing.T) {
 	seed(t, s)
 }
 
+// A write that waits behind another one is given up with its context, and the other goes on.
+func TestWaitingWriteIsGivenUp(t *testing.T) {
+	s := open(t)
+	started, finish := make(chan struct{}), make(chan struct{})
+	first := make(chan error)
+	go func() {
+		first <- s.Write(context.Background(), func(tx *store.Tx) error {
+			close(started)
+			<-finish
+			return tx.InsertTenant(store.Tenant{ID: "tn_x", Name: "x"})
+		})
+	}()
+	<-started
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := s.Write(ctx, func(*store.Tx) error { t.Error("it ran"); return nil }); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("err = %v", err)
+	}
+	close(finish)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	read(t, s, func(tx *store.Tx) error { _, err := tx.Tenant("tn_x"); return err })
+}
+
+func TestClosedStoreFails(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Options{
+		Path: filepath.Join(t.TempDir(), "control.db"), Now: func() time.Time { return epoch },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Write(t.Context(), func(*store.Tx) error { return nil }); err == nil {
+		t.Error("a write after Close")
+	}
+	if err := s.Read(t.Context(), func(*store.Tx) error { return nil }); err == nil {
+		t.Error("a read after Close")
+	}
+}
+
 func TestClockIsReadUnderTheLock(t *testing.T) {
 	now := epoch
 	s := open(t, func(o *store.Options) { o.Now = func() time.Time { return now } })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -16,7 +17,7 @@ const maxBatch = 64
 // There is no goroutine of its own: the write that finds nobody at work leads, for all that wait.
 type writer struct {
 	store *sqliteStore
-	lead  chan struct{} // holds a value while nobody leads
+	lead  chan struct{} // holds a value while nobody leads; closed with the store
 	conn  *conn         // only the leader, as ids
 	ids   idClock
 
@@ -43,6 +44,7 @@ func newWriter(c *conn, s *sqliteStore) *writer {
 
 func (w *writer) close() error {
 	<-w.lead
+	close(w.lead)
 	return w.conn.close()
 }
 
@@ -51,6 +53,7 @@ func (w *writer) do(ctx context.Context, fn func(*Tx) error) error {
 	w.mu.Lock()
 	w.waiting = append(w.waiting, me)
 	w.mu.Unlock()
+	given := ctx.Done()
 	for {
 		select {
 		case <-me.done:
@@ -58,10 +61,30 @@ func (w *writer) do(ctx context.Context, fn func(*Tx) error) error {
 				panic(me.panicked)
 			}
 			return me.err
-		case <-w.lead:
+		case _, open := <-w.lead:
+			if !open {
+				return errClosed
+			}
 			w.leadOnce()
+		case <-given:
+			if w.withdraw(me) {
+				return ctx.Err()
+			}
+			given = nil // it has begun: its outcome counts
 		}
 	}
+}
+
+// withdraw takes back a write that has not begun.
+func (w *writer) withdraw(me *write) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := slices.Index(w.waiting, me)
+	if i < 0 {
+		return false
+	}
+	w.waiting = slices.Delete(w.waiting, i, i+1)
+	return true
 }
 
 // leadOnce gives the lead back even when a write ends its goroutine (runtime.Goexit, as a failing test does).
@@ -74,8 +97,8 @@ func (w *writer) take() []*write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := min(len(w.waiting), maxBatch)
-	batch := w.waiting[:n:n]
-	w.waiting = w.waiting[n:]
+	batch := slices.Clone(w.waiting[:n])
+	w.waiting = slices.Delete(w.waiting, 0, n)
 	return batch
 }
 
