@@ -79,7 +79,7 @@ var busesOff = map[string]bool{
 var usbDrivers = map[string]bool{"cdc_ether": true, "cdc_ncm": true, "cdc_subset": true, "rndis_host": true}
 
 // vfDrivers drive virtual functions only. Inside a virtual machine a function has no link to its physical one.
-var vfDrivers = map[string]bool{"iavf": true, "i40evf": true, "igbvf": true, "ixgbevf": true, "cxgb4vf": true, "hinic3vf": true}
+var vfDrivers = map[string]bool{"iavf": true, "i40evf": true, "igbvf": true, "ixgbevf": true, "cxgb4vf": true}
 
 // portOfOther matches phys_port_name of representors: ports that stand for a function elsewhere. A physical port is "p0".
 var portOfOther = pattern(`^(c[0-9]+)?(pf[0-9]+(vf[0-9]+|sf[0-9]+|hpf)?|vf[0-9]+|sf[0-9]+)$`)
