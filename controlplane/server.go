@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	joinv1 "github.com/better-compute/bcd/api/join/v1"
+	"github.com/better-compute/bcd/controlplane/acceptance"
 	"github.com/better-compute/bcd/controlplane/gateway"
 	"github.com/better-compute/bcd/controlplane/httpapi"
 	"github.com/better-compute/bcd/controlplane/joinservice"
@@ -281,7 +282,8 @@ func (s *Server) Run(ctx context.Context) error {
 		defer cancel()
 		back <- s.serveJoin(backCtx)
 	}()
-	parts := []func(context.Context) error{s.serveAPI}
+	accept := &acceptance.Controller{Store: s.store, Checks: acceptance.Checks, Log: s.o.Log}
+	parts := []func(context.Context) error{s.serveAPI, accept.Run}
 	if s.gateway != nil {
 		parts = append(parts, func(ctx context.Context) error { return s.gateway.Serve(ctx, s.gatewayListener) })
 	}

@@ -2,6 +2,7 @@ package joinservice
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"time"
@@ -66,6 +67,9 @@ func (s *Service) Session(in *joinv1.SessionRequest, stream grpc.ServerStreaming
 
 func (s *Service) session(ctx context.Context, in *joinv1.SessionRequest, send func(*joinv1.SessionEvent) error) error {
 	hello := in.GetHello()
+	if len(hello.GetClaimsDigest()) > sha256.Size || len(hello.GetAgentVersion()) > maxText || len(hello.GetBootId()) > maxText {
+		return Refuse("hello")
+	}
 	if hello.GetProtocolMin() > protocol || hello.GetProtocolMax() < protocol {
 		return errProtocol
 	}
@@ -141,7 +145,7 @@ func (v *live) open(tx *store.Tx, peer *x509.Certificate) error {
 	if err := markUsed(tx, v.cert); err != nil {
 		return err
 	}
-	first, err := tx.RecordHello(v.node.ID)
+	first, err := tx.RecordHello(v.node.ID, v.hello.GetClaimsDigest())
 	if err != nil {
 		return err
 	}

@@ -56,8 +56,10 @@ type Node struct {
 	// HelloAt is the first Hello of HelloGeneration; zero before any.
 	HelloAt         time.Time
 	HelloGeneration int64
-	RetiredAt       time.Time
-	DeletedAt       time.Time
+	// HelloClaims is the digest of the machine's hardware that this Hello carried; nil where it carried none.
+	HelloClaims []byte
+	RetiredAt   time.Time
+	DeletedAt   time.Time
 }
 
 // Condition is something about a node that an operator should know.
@@ -68,12 +70,13 @@ type Condition struct {
 }
 
 const nodeColumns = `id, tenant_id, pool_id, site_id, role, state, trust, identity_generation, hardware_key,
-	hardware_key_trusted, claims, conditions, joined_at, hello_at, hello_generation, retired_at, deleted_at`
+	hardware_key_trusted, claims, conditions, joined_at, hello_at, hello_generation, hello_claims,
+	retired_at, deleted_at`
 
 func scanNode(s scanner) (n Node, err error) {
 	err = s.Scan(&n.ID, &n.TenantID, textOf{&n.PoolID}, &n.SiteID, &n.Role, &n.State, &n.Trust, &n.IdentityGeneration,
 		&n.HardwareKey, &n.HardwareKeyTrusted, jsonOf[hwclaims.Claims]{&n.Claims}, jsonOf[[]Condition]{&n.Conditions},
-		timeOf{&n.JoinedAt}, timeOf{&n.HelloAt}, &n.HelloGeneration, timeOf{&n.RetiredAt}, timeOf{&n.DeletedAt})
+		timeOf{&n.JoinedAt}, timeOf{&n.HelloAt}, &n.HelloGeneration, &n.HelloClaims, timeOf{&n.RetiredAt}, timeOf{&n.DeletedAt})
 	return n, err
 }
 
@@ -147,11 +150,12 @@ func (tx *Tx) SetNodeConditions(id string, conditions []Condition) error {
 	return tx.update("set the node's conditions", `UPDATE nodes SET conditions = ? WHERE id = ?`, text, id)
 }
 
-// RecordHello records the first Hello of the node's present generation. It reports whether this was it.
-func (tx *Tx) RecordHello(id string) (first bool, err error) {
+// RecordHello records the first Hello of the node's present generation, with the digest of the machine's hardware that it
+// carried. It reports whether this was it.
+func (tx *Tx) RecordHello(id string, claims []byte) (first bool, err error) {
 	n, err := tx.exec("record the hello",
-		`UPDATE nodes SET hello_at = ?, hello_generation = identity_generation
-		 WHERE id = ? AND hello_generation <> identity_generation`, millis(tx.now), id)
+		`UPDATE nodes SET hello_at = ?, hello_generation = identity_generation, hello_claims = ?
+		 WHERE id = ? AND hello_generation <> identity_generation`, millis(tx.now), nullBytes(claims), id)
 	return n > 0, err
 }
 

@@ -65,6 +65,7 @@ CREATE TABLE nodes (
   joined_at             BIGINT NOT NULL,
   hello_at              BIGINT,
   hello_generation      BIGINT NOT NULL DEFAULT 0,
+  hello_claims          BLOB,
   retired_at            BIGINT,
   deleted_at            BIGINT
 ) WITHOUT ROWID;
