@@ -23,6 +23,7 @@ import (
 
 	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
 	"github.com/better-compute/bcd/controlplane/controlplanetest"
+	"github.com/better-compute/bcd/hwclaims"
 	"github.com/better-compute/bcd/internal/fault"
 	"github.com/better-compute/bcd/internal/signing"
 	"github.com/better-compute/bcd/seal"
@@ -30,6 +31,7 @@ import (
 
 // machine speaks the daemon's protocol with nothing but the wire.
 type machine struct {
+	claims    hwclaims.Claims // of the last join
 	t         *testing.T
 	cp        *controlplanetest.ControlPlane
 	key       *ecdsa.PrivateKey
@@ -96,11 +98,13 @@ func (m *machine) joinRequest(token string) *daemonv1.JoinRequest {
 		m.t.Fatal(err)
 	}
 	id := fmt.Sprintf("%x", sha256.Sum256(m.csr))
+	m.claims = hwclaims.Claims{
+		ProductUUID:   fmt.Sprintf("4c4c4544-%s-%s-%s-%s", id[:4], id[4:8], id[8:12], id[12:24]),
+		ProductSerial: "SN" + strings.ToUpper(id[24:34]),
+	}
 	body, err := proto.Marshal(&daemonv1.JoinRequestBody{
 		Csr: m.csr, SealedToken: sealed, Role: "node", Site: m.cp.Site, Protocol: 1, AgentVersion: "0.1.0",
-		Claims: &daemonv1.HardwareClaims{
-			ProductUuid: fmt.Sprintf("4c4c4544-%s-%s-%s-%s", id[:4], id[4:8], id[8:12], id[12:24]), ProductSerial: "SN" + strings.ToUpper(id[24:34]),
-		},
+		Claims: &daemonv1.HardwareClaims{ProductUuid: m.claims.ProductUUID, ProductSerial: m.claims.ProductSerial},
 	})
 	if err != nil {
 		m.t.Fatal(err)
@@ -198,6 +202,7 @@ func (m *machine) open(gateway string) (grpc.BidiStreamingClient[daemonv1.AgentF
 	hello := &daemonv1.Hello{
 		NodeId: m.admission.GetNodeId(), ProtocolMin: 1, ProtocolMax: 1, BootId: "2f0f9b1c-3d7e-4b0a-8f43-6d1a5f6f0b11",
 		CertificateSerial: m.leaf().SerialNumber.Text(16), AgentVersion: "0.1.0",
+		ClaimsDigest: hwclaims.Assess(m.claims).HardwareKey,
 	}
 	if err := s.Send(&daemonv1.AgentFrame{Frame: &daemonv1.AgentFrame_Hello{Hello: hello}}); err != nil {
 		return nil, err
