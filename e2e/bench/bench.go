@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// scratch is where the bench keeps its folder: on the disk that the programs are built on.
+const scratch = ".build"
+
+// bench is what the measurements share: the programs and a running control plane, in a folder of its own.
+type bench struct {
+	out      io.Writer
+	programs string        // folder of the programs
+	window   time.Duration // how long idle daemons are watched
+	dir      string        // the bench's folder
+	sockets  string        // folder of sockets, whose paths must be short
+	server   *controlPlane
+}
+
+func newBench(ctx context.Context, programs string, window time.Duration) (_ *bench, err error) {
+	b := &bench{out: os.Stdout, window: window}
+	if b.programs, err = filepath.Abs(programs); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"bcd", "bcd-static", "better-compute"} {
+		if _, err := os.Stat(b.program(name)); err != nil {
+			return nil, fmt.Errorf("run make build first: %w", err)
+		}
+	}
+	if err := os.MkdirAll(scratch, 0o755); err != nil { //nolint:gosec // holds nothing secret by itself
+		return nil, err
+	}
+	if b.dir, err = os.MkdirTemp(scratch, "bench-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.close())
+		}
+	}()
+	if b.dir, err = filepath.Abs(b.dir); err != nil {
+		return nil, err
+	}
+	if b.sockets, err = os.MkdirTemp("", "bench-"); err != nil {
+		return nil, err
+	}
+	b.server, err = startControlPlane(ctx, b)
+	return b, err
+}
+
+func (b *bench) close() error {
+	var err error
+	if b.server != nil {
+		err = stop(b.server.process)
+	}
+	if b.sockets != "" {
+		err = errors.Join(err, os.RemoveAll(b.sockets))
+	}
+	return errors.Join(err, os.RemoveAll(b.dir))
+}
+
+func (b *bench) program(name string) string { return filepath.Join(b.programs, name) }
+
+// command makes a command of one of the programs, which is told to stop when ctx ends.
+func (b *bench) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, b.program(name), args...)
+	c.Dir = b.dir
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	c.WaitDelay = 20 * time.Second
+	return c
+}
+
+// stop tells a program to stop, and waits until it did.
+func stop(c *exec.Cmd) error {
+	if c.Process == nil {
+		return nil
+	}
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	kill := time.AfterFunc(20*time.Second, func() { _ = c.Process.Kill() })
+	defer kill.Stop()
+	if err := c.Wait(); err != nil {
+		return fmt.Errorf("cannot stop %s: %w", strings.Join(c.Args[:2], " "), err)
+	}
+	return nil
+}
+
+// conditions prints what the figures depend on.
+func (b *bench) conditions() {
+	load := "unknown"
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		load, _, _ = strings.Cut(string(text), " ")
+	}
+	fmt.Fprintf(b.out, "%d CPUs, %s, load %s at the start, %s\n", runtime.NumCPU(), kernel(), load, runtime.Version())
+	if sync, err := syncCost(b.dir); err != nil {
+		fmt.Fprintf(b.out, "a synced write: %v\n", err)
+	} else {
+		fmt.Fprintf(b.out, "a synced write of 4 KiB takes %s here (%s)\n", sync.Round(10*time.Microsecond), fileSystem(b.dir))
+	}
+	fmt.Fprintf(b.out, "peer: %s\n", peerName)
+}
+
+func kernel() string {
+	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return runtime.GOOS
+	}
+	return "Linux " + strings.TrimSpace(string(text))
+}
+
+// syncCost is the median time of a small write with fdatasync, which bounds what durable commits allow.
+func syncCost(dir string) (_ time.Duration, err error) {
+	f, err := os.CreateTemp(dir, "sync-")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+	block := make([]byte, 4<<10)
+	var took []float64
+	for range 31 {
+		begun := time.Now()
+		if _, err := f.Write(block); err != nil {
+			return 0, err
+		}
+		if err := syscall.Fdatasync(int(f.Fd())); err != nil {
+			return 0, err
+		}
+		took = append(took, float64(time.Since(begun)))
+	}
+	_, middle, _ := spread(took)
+	return time.Duration(middle), nil
+}
+
+// fileSystem names the file system of a folder, where it is one on which a synced write costs nothing.
+func fileSystem(dir string) string {
+	const tmpfs, ramfs = 0x01021994, 0x858458f6
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return "on an unknown file system"
+	}
+	switch int64(st.Type) { //nolint:unconvert // its type differs between architectures
+	case tmpfs, ramfs:
+		return "in MEMORY, where no commit is durable: the rates say little"
+	default:
+		return "on a disk"
+	}
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gofrs/uuid/v5"
+)
+
+// hardware is what tells one machine from another.
+type hardware struct {
+	uuid, serial, mac string
+}
+
+// newHardware makes up a machine. Its values look like a maker's: values that look like filler are no identity.
+func newHardware() (hardware, error) {
+	id, err := uuid.NewV4()
+	if err != nil {
+		return hardware{}, err
+	}
+	var tail [3]byte
+	_, _ = rand.Read(tail[:]) // never fails, see crypto/rand
+	mac := "3c:ec:ef" + fmt.Sprintf(":%02x:%02x:%02x", tail[0], tail[1], tail[2])
+	return hardware{uuid: id.String(), serial: "7Q" + rand.Text()[:8] + strings.ToUpper(hex.EncodeToString(tail[:])), mac: mac}, nil
+}
+
+// machine is one that bcd can join: the files that its hardware is read from, and a configuration.
+type machine struct {
+	dir, config string
+}
+
+// newMachine makes a machine of its own folder.
+func (b *bench) newMachine(name string) (machine, error) {
+	m := machine{dir: filepath.Join(b.dir, name)}
+	m.config = filepath.Join(m.dir, "config.toml")
+	hw, err := newHardware()
+	if err != nil {
+		return m, err
+	}
+	d := b.server.daemon
+	config := fmt.Sprintf(`gateway_url = %q
+site = %q
+serving_ca_spki_pin = %q
+join_signing_key_pin = %q
+join_encryption_key_pin = %q
+data_dir = %q
+host_root = %q
+[tpm]
+mode = "off"
+[status]
+socket = %q
+`, d.Gateway.URL, d.Site, d.ServingCA[0], d.JoinSigning[0], d.JoinEncryption[0], filepath.Join(m.dir, "state"), filepath.Join(m.dir, "host"),
+		filepath.Join(b.sockets, name))
+	key, err := os.ReadFile(filepath.Join(b.dir, "cp", "bcd", "join-encryption.jwk"))
+	if err != nil {
+		return m, err
+	}
+	for file, content := range map[string]string{
+		"config.toml":                              config,
+		"join-encryption.jwk":                      string(key),
+		"host/etc/hostname":                        name,
+		"host/sys/class/dmi/id/sys_vendor":         "Supermicro",
+		"host/sys/class/dmi/id/product_name":       "SYS-220U-TNR",
+		"host/sys/class/dmi/id/product_uuid":       hw.uuid,
+		"host/sys/class/dmi/id/product_serial":     hw.serial,
+		"host/sys/class/net/eth0/address":          hw.mac,
+		"host/sys/class/net/eth0/type":             "1",
+		"host/sys/class/net/eth0/device/uevent":    "DRIVER=i40e",
+		"host/sys/class/net/eth0/addr_assign_type": "0",
+	} {
+		path := filepath.Join(m.dir, file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return m, err
+		}
+		if err := os.WriteFile(path, []byte(content+"\n"), 0o600); err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+// joined is one run of bcd join.
+type joined struct {
+	took, cpu time.Duration
+}
+
+// joinWith runs bcd join with a token on its standard input, from the start of the process to its end.
+func (b *bench) joinWith(ctx context.Context, m machine, token string) (joined, error) {
+	c := b.command(ctx, "bcd", "join", "--config", m.config)
+	c.Stdin = strings.NewReader(token)
+	var output bytes.Buffer
+	c.Stdout, c.Stderr = &output, &output
+	begun := time.Now()
+	err := c.Run()
+	took := time.Since(begun)
+	if err != nil {
+		return joined{}, fmt.Errorf("bcd join: %w: %s", err, output.String())
+	}
+	return joined{took: took, cpu: c.ProcessState.UserTime() + c.ProcessState.SystemTime()}, nil
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	rateRuns  = 5
+	rateFor   = 3 * time.Second
+	rateWarm  = time.Second
+	tokenUses = 10_000 // the most that a token has: more than one run takes
+)
+
+// load is one run of a number of clients.
+type load struct {
+	rate      float64   // joins a second
+	serverCPU float64   // ms a join, the control plane's process: gateway, JoinService and database
+	latencies []float64 // ms
+}
+
+// measureRates has clients join new machines as fast as they can. Each join has a TLS connection of its own to the
+// gateway, which relays to JoinService; the clients' own work, on the same CPUs, is part of the time.
+func measureRates(ctx context.Context, b *bench) error {
+	t := newTable(b.out, fmt.Sprintf("Joins of new machines, through the gateway, a TLS connection each (%d runs of %s, clients on the same CPUs)", rateRuns, rateFor))
+	for _, c := range []struct {
+		clients       int
+		peer, peerCPU float64
+	}{{1, peerRate1, peerRate1CPU}, {16, peerRate16, peerRate16CPU}} {
+		if _, err := b.load(ctx, c.clients, rateWarm); err != nil {
+			return err
+		}
+		var rates, cpu, latencies []float64
+		for range rateRuns {
+			l, err := b.load(ctx, c.clients, rateFor)
+			if err != nil {
+				return err
+			}
+			rates, cpu, latencies = append(rates, l.rate), append(cpu, l.serverCPU), append(latencies, l.latencies...)
+		}
+		name := "1 client"
+		if c.clients > 1 {
+			name = fmt.Sprintf("%d clients", c.clients)
+		}
+		t.add(figure{name: name, unit: "joins/s", samples: rates, aim: 2 * c.peer, more: true, peer: c.peer})
+		t.add(figure{name: "a join takes", unit: "ms", samples: latencies})
+		t.add(figure{name: "CPU time of the control plane", unit: "ms/join", samples: cpu, peer: c.peerCPU})
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(b.out, "Commits are durable: SQLite in WAL mode with synchronous=FULL, the default and only mode; an admission is on the\n"+
+		"disk before it is answered. Admissions that arrive together share a commit.")
+	return nil
+}
+
+// load runs clients for a while.
+func (b *bench) load(ctx context.Context, clients int, d time.Duration) (load, error) {
+	token, err := b.newToken(ctx, tokenUses, nil)
+	if err != nil {
+		return load{}, err
+	}
+	before, err := usageOf(b.server.process.Process.Pid)
+	if err != nil {
+		return load{}, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var mu sync.Mutex
+	var l load
+	var work sync.WaitGroup
+	begun := time.Now()
+	for range clients {
+		work.Go(func() {
+			var own []float64
+			for time.Since(begun) < d && ctx.Err() == nil {
+				started := time.Now()
+				if _, err := b.server.join(ctx, ask{token: token}); err != nil {
+					cancel(fmt.Errorf("a join failed: %w", err))
+					return
+				}
+				own = append(own, milliseconds(time.Since(started)))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			l.latencies = slices.Concat(l.latencies, own)
+		})
+	}
+	work.Wait()
+	took := time.Since(begun)
+	if err := context.Cause(ctx); err != nil {
+		return load{}, err
+	}
+	after, err := usageOf(b.server.process.Process.Pid)
+	if err != nil {
+		return load{}, err
+	}
+	n := float64(len(l.latencies))
+	l.rate, l.serverCPU = n/took.Seconds(), milliseconds(after.cpu-before.cpu)/n
+	return l, nil
+}
