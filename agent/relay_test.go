@@ -151,12 +151,6 @@ func TestRelayCannotChangeARequest(t *testing.T) {
 	}
 }
 
-// answer is a join response, taken apart.
-type answer struct {
-	body *daemonv1.JoinResponseBody
-	sig  *daemonv1.Signature
-}
-
 // Req: JF-058 JF-059 JF-060 JF-061 JF-062 JF-063 JF-086
 func TestForgedAnswers(t *testing.T) {
 	cp := controlplanetest.Start(t, controlplanetest.Options{})

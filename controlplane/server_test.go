@@ -303,8 +303,10 @@ func TestStartsThatAreRefused(t *testing.T) {
 		"bad address":         {serverTOML("[api]\nlisten = \"8080\"\n"), fault.Config, "api.listen"},
 		"negative limit":      {serverTOML("[gateway]\nrefused_burst = -1\n"), fault.Config, "refused_burst"},
 		"foreign root tenant": {serverTOML("root_tenant = \"tn_01k5w000000000000000000000\"\n"), fault.Config, "root_tenant"},
-		"base path": {serverTOML("base_path = \"api\"\n[api]\nlisten = \"127.0.0.1:0\"\n[gateway]\nlisten=\"127.0.0.1:0\"\n"),
-			fault.Config, "base path"},
+		"base path": {
+			serverTOML("base_path = \"api\"\n[api]\nlisten = \"127.0.0.1:0\"\n[gateway]\nlisten=\"127.0.0.1:0\"\n"),
+			fault.Config, "base path",
+		},
 		"no URL for every address": {func(_ *testing.T, _ string, o *controlplane.Options) {
 			o.FirstConfig.Gateway.Listen = "0.0.0.0:0"
 		}, fault.Config, "has no URL"},

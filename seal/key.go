@@ -100,9 +100,11 @@ func (k Key) MarshalJSON() ([]byte, error) {
 		Crv string `json:"crv"`
 		X   string `json:"x"`
 		Y   string `json:"y"`
-	}{"EC", "P-256",
+	}{
+		"EC", "P-256",
 		base64.RawURLEncoding.EncodeToString(point[1 : 1+coordinateSize]),
-		base64.RawURLEncoding.EncodeToString(point[1+coordinateSize:])})
+		base64.RawURLEncoding.EncodeToString(point[1+coordinateSize:]),
+	})
 }
 
 // UnmarshalJSON reads what [ParseKey] reads.

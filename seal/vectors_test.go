@@ -268,7 +268,8 @@ func refusedVectors() []vector {
 	raw(true, "four parts", "five parts are required", strings.Join(parts[:4], "."))
 	raw(true, "six parts", "five parts are required", whole+".")
 	raw(true, "JSON serialization", "compact serialization is required", fmt.Sprintf(
-		`{"protected":"%s","encrypted_key":"%s","iv":"%s","ciphertext":"%s","tag":"%s"}`, parts[0], parts[1], parts[2], parts[3], parts[4]))
+		`{"protected":"%s","encrypted_key":"%s","iv":"%s","ciphertext":"%s","tag":"%s"}`, parts[0], parts[1], parts[2], parts[3], parts[4],
+	))
 	raw(true, "leading space", "one spelling only", " "+whole)
 	raw(true, "trailing line break", "one spelling only", whole+"\n")
 	f := base("too large")
@@ -340,8 +341,10 @@ func refusedVectors() []vector {
 	for _, typ := range []string{`"JWT"`, `"BCJT+JWE"`, `"application/bcjt+jwe"`, `"bcjt+jwe\u0000"`, `""`, `null`, `true`} {
 		swap("typ "+typ, "typ is bcjt+jwe", `"bcjt+jwe"`, typ)
 	}
-	for _, iat := range []string{`"1795950371"`, `1795950371.5`, `1795950371.0`, `1795950371e0`, `1.795950371e9`, `-1`, `-0`, `253402300800`,
-		`9223372036854775808`, `1e400`, `null`, `true`, `[1795950371]`, `{}`} {
+	for _, iat := range []string{
+		`"1795950371"`, `1795950371.5`, `1795950371.0`, `1795950371e0`, `1.795950371e9`, `-1`, `-0`, `253402300800`,
+		`9223372036854775808`, `1e400`, `null`, `true`, `[1795950371]`, `{}`,
+	} {
 		swap("iat "+iat, "iat is whole seconds from 0 to 253402300799, in digits", `1795950371`, iat)
 	}
 	swap("csr in hex", "csr is base64url", `%CSR%`, `%CSRHEX%`)
@@ -413,9 +416,11 @@ func refusedVectors() []vector {
 	raw(false, "ciphertext changed", "AES-GCM", flip(3))
 	raw(false, "tag changed", "AES-GCM", flip(4))
 	raw(false, "iat changed", "the header is authenticated", with(0, b64([]byte(strings.Replace(
-		string(must(base64.RawURLEncoding.DecodeString(parts[0]))), "1795950371", "1795950372", 1)))))
+		string(must(base64.RawURLEncoding.DecodeString(parts[0]))), "1795950371", "1795950372", 1,
+	)))))
 	raw(false, "white space added to the header", "the header is authenticated as it is written", with(0, b64(append(
-		must(base64.RawURLEncoding.DecodeString(parts[0])), ' '))))
+		must(base64.RawURLEncoding.DecodeString(parts[0])), ' ',
+	))))
 	other := base("for another key")
 	other.recipient = scalar("another recipient")
 	raw(false, other.label, "made for another recipient", other.seal())

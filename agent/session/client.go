@@ -65,7 +65,6 @@ func Dial(ctx context.Context, g Gateway, certificate *tls.Certificate) (*Client
 		grpc.WithDisableHealthCheck(),
 		grpc.WithDisableRetry(),
 		grpc.WithIdleTimeout(0),
-		grpc.WithSharedWriteBuffer(true),
 		grpc.WithReadBufferSize(4<<10),
 		grpc.WithWriteBufferSize(4<<10),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),

@@ -196,7 +196,7 @@ func (t *transport) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, e
 
 // Info implements [credentials.TransportCredentials].
 func (t *transport) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: t.serverName}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
 // Clone implements [credentials.TransportCredentials]. The copy is the same object: what it remembers is asked for here.

@@ -170,7 +170,8 @@ func TestRelayTampersWithSessionsAndRenewals(t *testing.T) {
 				w.SessionId = "forged"
 			}
 			return e
-		})
+		},
+	)
 	s, err := m.dial(relay.URL, true).Session(m.ctx())
 	if err != nil {
 		t.Fatal(err)

@@ -64,12 +64,18 @@ func TestPayloadsOfTokens(t *testing.T) {
 		payload events.Payload
 		want    string
 	}{
-		{events.JoinTokenCreated{TokenID: "jt_1", PoolID: "p", SiteID: "s", Role: "node", CreatedBy: "k"},
-			`{"tokenId":"jt_1","poolId":"p","siteId":"s","role":"node","createdBy":"k","pinned":false}`},
-		{events.JoinTokenCreated{TokenID: "jt_1", PoolID: "p", SiteID: "s", Role: "node", CreatedBy: "k", Pinned: true, Hosted: "kubernetes"},
-			`{"tokenId":"jt_1","poolId":"p","siteId":"s","role":"node","createdBy":"k","pinned":true,"hosted":"kubernetes"}`},
-		{events.JoinRefused{Attestor: "join-token", Reason: "join:expect", Role: "node", CSRSHA256: "00"},
-			`{"attestor":"join-token","reason":"join:expect","role":"node","csrSha256":"00","hardwareKey":"","suppressed":0}`},
+		{
+			events.JoinTokenCreated{TokenID: "jt_1", PoolID: "p", SiteID: "s", Role: "node", CreatedBy: "k"},
+			`{"tokenId":"jt_1","poolId":"p","siteId":"s","role":"node","createdBy":"k","pinned":false}`,
+		},
+		{
+			events.JoinTokenCreated{TokenID: "jt_1", PoolID: "p", SiteID: "s", Role: "node", CreatedBy: "k", Pinned: true, Hosted: "kubernetes"},
+			`{"tokenId":"jt_1","poolId":"p","siteId":"s","role":"node","createdBy":"k","pinned":true,"hosted":"kubernetes"}`,
+		},
+		{
+			events.JoinRefused{Attestor: "join-token", Reason: "join:expect", Role: "node", CSRSHA256: "00"},
+			`{"attestor":"join-token","reason":"join:expect","role":"node","csrSha256":"00","hardwareKey":"","suppressed":0}`,
+		},
 	} {
 		got, err := json.Marshal(c.payload)
 		if err != nil {

@@ -168,7 +168,6 @@ func (g *Gateway) serverOptions() []grpc.ServerOption {
 		// No maximum age: a session lives as long as its certificate.
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleAfter, Time: clientPings, Timeout: pingTimeout}),
 		// An idle session costs a connection and little else.
-		grpc.SharedWriteBuffer(true),
 		grpc.ReadBufferSize(4 << 10),
 		grpc.WriteBufferSize(4 << 10),
 		grpc.WaitForHandlers(true),

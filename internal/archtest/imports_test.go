@@ -57,7 +57,7 @@ var mayImport = map[string][]string{
 		"controlplane/events", "controlplane/pki", "controlplane/store", "controlplane/tokens", "hwclaims", "internal/fault", "internal/pin",
 	},
 	"controlplane/httpapi/client": {"controlplane/httpapi", "internal/fault"},
-	"controlplane/acceptance": {"controlplane/events", "controlplane/store"},
+	"controlplane/acceptance":     {"controlplane/events", "controlplane/store"},
 	"controlplane": {
 		"api/join/v1", "controlplane/acceptance", "controlplane/events", "controlplane/gateway", "controlplane/httpapi", "controlplane/joinservice",
 		"controlplane/pki", "controlplane/store", "controlplane/tokens", "internal/fault", "internal/statefile",
