@@ -146,9 +146,15 @@ func (w *writer) transaction(writes []*write) (err error) {
 			_ = w.conn.run(ctx, "ROLLBACK")
 		}
 	}()
-	for _, one := range writes {
-		if err := w.savepoint(ctx, one); err != nil {
-			return err
+	if len(writes) == 1 { // the transaction is its savepoint
+		if one := writes[0]; !w.call(ctx, one) {
+			return nil
+		}
+	} else {
+		for _, one := range writes {
+			if err := w.savepoint(ctx, one); err != nil {
+				return err
+			}
 		}
 	}
 	if err := w.conn.run(ctx, "COMMIT"); err != nil {
@@ -158,19 +164,12 @@ func (w *writer) transaction(writes []*write) (err error) {
 	return nil
 }
 
+// savepoint runs a write so that it can be undone alone.
 func (w *writer) savepoint(ctx context.Context, one *write) error {
-	if one.err = one.ctx.Err(); one.err != nil {
-		return nil
-	}
 	if err := w.conn.run(ctx, "SAVEPOINT write_one"); err != nil {
 		return fmt.Errorf("cannot begin: %w", classify(err))
 	}
-	tx := &Tx{
-		ctx: ctx, conn: w.conn, now: w.store.now(), writable: true, afterStep: w.store.opts.AfterStep, ids: &w.ids,
-	}
-	one.err = one.call(tx)
-	one.topics = tx.topics
-	if one.err != nil || one.panicked != nil {
+	if !w.call(ctx, one) {
 		if err := w.conn.run(ctx, "ROLLBACK TO write_one"); err != nil {
 			return errors.Join(one.err, fmt.Errorf("cannot undo: %w", err))
 		}
@@ -181,8 +180,21 @@ func (w *writer) savepoint(ctx context.Context, one *write) error {
 	return nil
 }
 
-// call runs the function and keeps a panic for the goroutine that it belongs to.
-func (one *write) call(tx *Tx) error {
-	defer func() { one.panicked = recover() }()
-	return one.fn(tx)
+// call runs a write's function and reports whether what it did is to be kept. A panic is kept for the goroutine that it
+// belongs to.
+func (w *writer) call(ctx context.Context, one *write) (keep bool) {
+	if one.err = one.ctx.Err(); one.err != nil {
+		return false
+	}
+	tx := &Tx{
+		ctx: ctx, conn: w.conn, now: w.store.now(), writable: true, afterStep: w.store.opts.AfterStep, ids: &w.ids,
+	}
+	defer func() {
+		one.topics = tx.topics
+		if one.panicked = recover(); one.panicked != nil {
+			keep = false
+		}
+	}()
+	one.err = one.fn(tx)
+	return one.err == nil
 }
