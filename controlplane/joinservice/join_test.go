@@ -16,7 +16,7 @@ import (
 	"github.com/better-compute/bcd/controlplane/store"
 )
 
-// Req: JF-001 JF-003 JF-013 JF-017 JF-028 JF-034 JF-035 JF-036 JF-037 JF-038 JF-039 JF-041 JF-042 JF-043 JF-044 JF-047 JF-079
+// Req: JF-001 JF-003 JF-017 JF-028 JF-034 JF-035 JF-036 JF-037 JF-038 JF-039 JF-041 JF-042 JF-044 JF-047 JF-079
 func TestJoinWritesTheAdmission(t *testing.T) {
 	for _, attestor := range []string{"", "join-token"} {
 		t.Run(attestor, func(t *testing.T) {
