@@ -26,7 +26,6 @@ func (a *app) nvml() *cobra.Command {
 	return &cobra.Command{
 		Use:    nvmlCommand,
 		Hidden: true,
-		Args:   cobra.NoArgs,
 		RunE:   func(*cobra.Command, []string) error { return hwclaims.NVMLChild(a.Stdout) },
 	}
 }
@@ -39,7 +38,6 @@ func (a *app) claims() *cobra.Command {
 		Long: `claims reads the hardware as a join does and shows what the machine would claim, which values were dropped and why, and the
 hardware key that the control plane would derive. It sends nothing and needs no configuration. Some of the identity files
 are readable for root alone.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(cmd, output); err != nil {
 				return err

@@ -23,7 +23,6 @@ environment. On a machine that has joined it says so and does nothing.
 
 A join that failed may be run again: it sends the same request, and a use of the token is spent once only.`,
 		Example: "  bcd join < token-file\n  bcd join --token-file /run/secrets/join-token --server https://compute.example.com/api/compute",
-		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&server, "server", "", "control plane's API, https://…/api/compute; asked for the join key where "+config.JoinKeyFile+" is absent")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "file with the join token, mode 0600 or 0400; deleted after the join")

@@ -18,7 +18,6 @@ func (a *app) node() *cobra.Command {
 says why and tries again slowly: see "bcd status".
 
 It tells a service manager that it is ready and feeds its watchdog (sd_notify).`,
-		Args: cobra.NoArgs,
 	}
 	a.hostRootFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/better-compute/bcd/agent"
 	"github.com/better-compute/bcd/agent/config"
@@ -85,7 +86,6 @@ not root, 78 configuration.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
-		Args:              cobra.NoArgs,
 	}
 	root.SetIn(a.Stdin)
 	root.SetOut(a.Stdout)
@@ -98,8 +98,9 @@ not root, 78 configuration.`,
 	f.StringVar(&a.flags.logFormat, "log-format", "", "form of the log: text, json (default text)")
 	root.AddCommand(a.join(), a.node(), a.claims(), a.status(), a.version(), a.nvml())
 	for _, c := range root.Commands() {
-		c.Args = usageArgs(c.Args)
+		c.Args = noArgs
 	}
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return noEmptyFlag(cmd) }
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	root.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -114,16 +115,22 @@ func usage(cmd *cobra.Command, err error) error {
 	return fault.New(fault.Usage, "run: "+cmd.CommandPath()+" --help", "%w", err)
 }
 
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if check == nil {
-			return nil
-		}
-		if err := check(cmd, args); err != nil {
-			return usage(cmd, err)
-		}
-		return nil
+// noArgs refuses arguments, which no command has. It doesn't repeat them: somebody may have pasted a token there.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usage(cmd, fmt.Errorf("%q takes no arguments", cmd.CommandPath()))
 	}
+	return nil
+}
+
+// noEmptyFlag refuses a flag with an empty value: it is a shell variable that is not set, and no wish for the default.
+func noEmptyFlag(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Value.String() == "" {
+			err = usage(cmd, fmt.Errorf("--%s is empty", f.Name))
+		}
+	})
+	return err
 }
 
 // load reads the configuration.

@@ -18,7 +18,6 @@ func (a *app) status() *cobra.Command {
 		Short: "Show the node's identity and what its daemon is doing",
 		Long: `status asks the running daemon, and where none runs it shows the identity on disk. Exit status: 0 connected, 75 running and not
 connected, 77 refused by the control plane, 1 not running, 78 not joined.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(cmd, output); err != nil {
 				return err
