@@ -263,3 +263,17 @@ func revokeIdentity(t *testing.T, cp *controlplanetest.ControlPlane, nodeID stri
 		return err
 	})
 }
+
+// A hosted token gives the role node-tenant to a machine that asked for node, and the machine accepts it.
+// Req: K8-004 K8-017
+func TestHostedJoin(t *testing.T) {
+	cp := controlplanetest.Start(t, controlplanetest.Options{})
+	m := newMachine(t, cp)
+	if _, err := m.join(cp.NewToken(t, tokens.CreateRequest{Hosted: tokens.HostedKubernetes})); err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.agent().StoppedStatus()
+	if err != nil || s.Identity.Role != "node-tenant" {
+		t.Errorf("status %+v, %v", s, err)
+	}
+}

@@ -46,7 +46,7 @@ func want(path string) *config.Config {
 	return c
 }
 
-// Req: CF-006 CF-007 CF-008 CF-009 CF-010
+// Req: CF-006 CF-007 CF-008 CF-009 CF-010 JF-006
 func TestDocumentedFile(t *testing.T) {
 	for name, content := range map[string]string{
 		"as it is":                document,
