@@ -16,10 +16,7 @@ func TestMain(m *testing.M) {
 const recordedHost = "../../testdata/hosts/dell-r750-h100"
 
 // The contract of the command line: what each command prints, its exit status, and what it leaves on the disk. bcd runs as
-// a process of its own, the control plane that it joins in the test's. Each script says at its top what it proves.
-//
-// Req: CF-018 CF-019 CF-020 CF-021 CF-022 CF-023 CF-024 CF-025 CF-026 CF-027 CF-043 CF-045
-// Req: SE-012 JF-010 RS-001 RS-002 RS-006 RS-014
+// a process of its own, the control plane that it joins in the test's. Each script says at its top which rows it proves.
 func TestScripts(t *testing.T) {
 	host, err := filepath.Abs(recordedHost)
 	if err != nil {
