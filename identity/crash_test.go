@@ -221,7 +221,7 @@ func TestAJoinIsStoppedAfterEveryStep(t *testing.T) {
 	for scenario, tc := range map[string]struct {
 		run     runner
 		atLeast int
-	}{"join": {inProcess, 30}, "deferral": {inPlace, 35}, "restart": {inPlace, 40}} {
+	}{"join": {inProcess, 28}, "deferral": {inPlace, 33}, "restart": {inPlace, 38}} {
 		t.Run(scenario, func(t *testing.T) {
 			t.Parallel()
 			everyStop(t, tc.run, scenario, "", tc.atLeast, func(t *testing.T, path string, s story) {

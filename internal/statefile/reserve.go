@@ -25,14 +25,12 @@ func (d *Dir) Reserve(name string, size int) (*Reserved, error) {
 		t.discard()
 		return nil, err
 	}
-	if err := t.sync(); err != nil {
-		t.discard()
-		return nil, err
-	}
 	return &Reserved{t: t, size: size}, nil
 }
 
-// allocate gives the file size bytes of real blocks.
+// allocate gives the file size bytes of real blocks. Fallocate takes them at once: there is nothing to sync, since a
+// reservation need not outlive the process. Bytes that are written may get their blocks, and a full disk its error, as late
+// as at the sync.
 func (t *temp) allocate(size int) error {
 	err := retry(func() error { return unix.Fallocate(int(t.f.Fd()), 0, 0, int64(size)) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
@@ -41,7 +39,9 @@ func (t *temp) allocate(size int) error {
 		if _, err := rand.Read(noise); err != nil {
 			return t.fail(err)
 		}
-		_, err = t.f.WriteAt(noise, 0)
+		if _, err = t.f.WriteAt(noise, 0); err == nil {
+			err = t.f.Sync()
+		}
 	}
 	if err != nil {
 		return t.d.fail(err, "cannot reserve %d bytes for %q", size, t.name)
