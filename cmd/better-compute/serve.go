@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -197,8 +198,21 @@ func serveUntilDone(ctx context.Context, env Env, server *controlplane.Server, r
 	if exposed(server) {
 		fmt.Fprintf(env.Stderr, "warning: the HTTP API speaks plain HTTP on %s: set api.tls_cert and api.tls_key in server.toml, or let only a proxy that speaks TLS reach it\n", server.Config().API.Listen)
 	}
+	collectSeldom(env)
 	ready(config)
 	return server.Run(ctx)
+}
+
+// seldom is how much the heap of a server grows between two garbage collections, in percent of what is in use. A join
+// leaves some 400 KB behind and the heap in use is a few MiB: with Go's 100 there is a collection every dozen joins, which
+// takes a fifth of a busy server's CPU time. This one costs some 15 MiB of memory.
+const seldom = 400
+
+// collectSeldom sets the garbage collector, unless the environment does.
+func collectSeldom(env Env) {
+	if env.Getenv("GOGC") == "" {
+		debug.SetGCPercent(seldom)
+	}
 }
 
 // exposed reports whether API keys may cross a network in clear.
