@@ -18,7 +18,7 @@ func measureColdJoins(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	var took, cpu []float64
+	var took, cpu, start, startCPU []float64
 	for i := range coldJoins + 1 {
 		m, err := b.newMachine(fmt.Sprintf("cold-%d", i))
 		if err != nil {
@@ -31,6 +31,11 @@ func measureColdJoins(ctx context.Context, b *bench) error {
 		if i > 0 { // the first reads the program from the disk
 			took, cpu = append(took, milliseconds(j.took)), append(cpu, milliseconds(j.cpu))
 		}
+		v, err := b.version(ctx)
+		if err != nil {
+			return err
+		}
+		start, startCPU = append(start, milliseconds(v.took)), append(startCPU, milliseconds(v.cpu))
 		if err := pause(ctx, betweenJoins); err != nil {
 			return err
 		}
@@ -38,6 +43,8 @@ func measureColdJoins(ctx context.Context, b *bench) error {
 	t := newTable(b.out, fmt.Sprintf("A cold join, from exec to exit (%d joins, key file, loopback)", coldJoins))
 	t.add(figure{name: "time", unit: "ms", samples: took, aim: 40, peer: peerColdJoin})
 	t.add(figure{name: "CPU time of bcd", unit: "ms", samples: cpu})
+	t.add(figure{name: "for comparison: bcd version", unit: "ms", samples: start})
+	t.add(figure{name: "its CPU time", unit: "ms", samples: startCPU})
 	return t.flush()
 }
 

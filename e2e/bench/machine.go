@@ -86,22 +86,29 @@ socket = %q
 	return m, nil
 }
 
-// joined is one run of bcd join.
-type joined struct {
+// ran is one run of a program, from exec to exit.
+type ran struct {
 	took, cpu time.Duration
 }
 
-// joinWith runs bcd join with a token on its standard input, from the start of the process to its end.
-func (b *bench) joinWith(ctx context.Context, m machine, token string) (joined, error) {
-	c := b.command(ctx, "bcd", "join", "--config", m.config)
-	c.Stdin = strings.NewReader(token)
+// joinWith runs bcd join with a token on its standard input.
+func (b *bench) joinWith(ctx context.Context, m machine, token string) (ran, error) {
+	return b.time(ctx, token, "join", "--config", m.config)
+}
+
+// version runs bcd version, which does nothing but start and end: what is left of a command when its work is taken away.
+func (b *bench) version(ctx context.Context) (ran, error) { return b.time(ctx, "", "version") }
+
+func (b *bench) time(ctx context.Context, input string, args ...string) (ran, error) {
+	c := b.command(ctx, "bcd", args...)
+	c.Stdin = strings.NewReader(input)
 	var output bytes.Buffer
 	c.Stdout, c.Stderr = &output, &output
 	begun := time.Now()
 	err := c.Run()
 	took := time.Since(begun)
 	if err != nil {
-		return joined{}, fmt.Errorf("bcd join: %w: %s", err, output.String())
+		return ran{}, fmt.Errorf("bcd %s: %w: %s", args[0], err, output.String())
 	}
-	return joined{took: took, cpu: c.ProcessState.UserTime() + c.ProcessState.SystemTime()}, nil
+	return ran{took: took, cpu: c.ProcessState.UserTime() + c.ProcessState.SystemTime()}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -19,6 +20,7 @@ const (
 type load struct {
 	rate      float64   // joins a second
 	serverCPU float64   // ms a join, the control plane's process: gateway, JoinService and database
+	clientCPU float64   // ms a join, the clients
 	latencies []float64 // ms
 }
 
@@ -33,13 +35,14 @@ func measureRates(ctx context.Context, b *bench) error {
 		if _, err := b.load(ctx, c.clients, rateWarm); err != nil {
 			return err
 		}
-		var rates, cpu, latencies []float64
+		var rates, cpu, clientCPU, latencies []float64
 		for range rateRuns {
 			l, err := b.load(ctx, c.clients, rateFor)
 			if err != nil {
 				return err
 			}
 			rates, cpu, latencies = append(rates, l.rate), append(cpu, l.serverCPU), append(latencies, l.latencies...)
+			clientCPU = append(clientCPU, l.clientCPU)
 		}
 		name := "1 client"
 		if c.clients > 1 {
@@ -48,6 +51,7 @@ func measureRates(ctx context.Context, b *bench) error {
 		t.add(figure{name: name, unit: "joins/s", samples: rates, aim: 2 * c.peer, more: true, peer: c.peer})
 		t.add(figure{name: "a join takes", unit: "ms", samples: latencies})
 		t.add(figure{name: "CPU time of the control plane", unit: "ms/join", samples: cpu, peer: c.peerCPU})
+		t.add(figure{name: "CPU time of the clients", unit: "ms/join", samples: clientCPU})
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -69,6 +73,10 @@ func (b *bench) load(ctx context.Context, clients int, d time.Duration) (load, e
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	ownBefore, err := ownCPU()
+	if err != nil {
+		return load{}, err
+	}
 	var mu sync.Mutex
 	var l load
 	var work sync.WaitGroup
@@ -98,7 +106,20 @@ func (b *bench) load(ctx context.Context, clients int, d time.Duration) (load, e
 	if err != nil {
 		return load{}, err
 	}
+	ownAfter, err := ownCPU()
+	if err != nil {
+		return load{}, err
+	}
 	n := float64(len(l.latencies))
-	l.rate, l.serverCPU = n/took.Seconds(), milliseconds(after.cpu-before.cpu)/n
+	l.rate, l.serverCPU, l.clientCPU = n/took.Seconds(), milliseconds(after.cpu-before.cpu)/n, milliseconds(ownAfter-ownBefore)/n
 	return l, nil
+}
+
+// ownCPU is the CPU time that this process has used.
+func ownCPU() (time.Duration, error) {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		return 0, fmt.Errorf("cannot read the clients' CPU time: %w", err)
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), nil
 }
