@@ -182,9 +182,9 @@ func pauseOf(err error) time.Duration {
 func (n *node) refused(err error) error {
 	id, _ := n.current()
 	if leaf := id.Leaf(); n.clock.Server().After(leaf.NotAfter) {
-		return fault.New(fault.AccessDenied, `run "bcd join --reset --yes" as root, with a new join token`,
+		return fault.New(fault.AccessDenied, fault.HintJoinAgain,
 			"the certificate expired at %s: %w", leaf.NotAfter.UTC().Format(time.RFC3339), err)
 	}
-	return fault.New(fault.AccessDenied, `ask the control plane's operator why; to join again, run "bcd join --reset --yes" as root, with a new join token`,
+	return fault.New(fault.AccessDenied, "ask the control plane's operator why; to join again, "+fault.HintJoinAgain,
 		"the control plane refuses this node: %w", err)
 }

@@ -175,7 +175,7 @@ func TestRevokedNodeParks(t *testing.T) {
 	revokeIdentity(t, cp, node)
 	m.run()
 	s := m.waitFor(agent.Parked)
-	if !strings.Contains(s.Problem, "refuses this node") || !strings.Contains(s.Hint, "bcd join --reset --yes") {
+	if !strings.Contains(s.Problem, "refuses this node") || !strings.Contains(s.Hint, fault.HintJoinAgain) {
 		t.Errorf("status %+v", s)
 	}
 	if got := fault.CodeOf(s.Err()); got != fault.AccessDenied {

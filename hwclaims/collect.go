@@ -65,7 +65,7 @@ func Collect(ctx context.Context, o Options) (Report, error) {
 func (r Report) Incomplete() error {
 	for _, u := range r.Unreadable {
 		if identity(u.What) {
-			return fault.New(fault.HardwareUnreadable, "run bcd as root, or let its helper read the hardware",
+			return fault.New(fault.HardwareUnreadable, "run bcd as root",
 				"cannot read %s from %q: %s", u.What, u.Path, u.Reason)
 		}
 	}

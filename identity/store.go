@@ -93,7 +93,7 @@ func (s *Store) path(name string) string { return filepath.Join(s.dir.Path(), na
 
 // invalid is the error of an identity that does not load.
 func invalid(err error) error {
-	code, hint := fault.IdentityInvalid, "put the file back from a backup, or as root join again: bcd join --reset --yes"
+	code, hint := fault.IdentityInvalid, "put the file back from a backup, or "+fault.HintJoinAgain
 	if fault.Is(err, fault.Newer) {
 		code = fault.Newer
 	}

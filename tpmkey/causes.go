@@ -50,7 +50,7 @@ var responseFaults = []responseFault{
 	{tpm2.TPMRCCommandCode, fault.TPMUnusable, hintNoP256},
 	{tpm2.TPMRCCurve, fault.TPMUnusable, hintNoP256},
 	{tpm2.TPMRCAsymmetric, fault.TPMUnusable, hintNoP256},
-	{tpm2.TPMRCIntegrity, fault.TPMKeyLost, `run "bcd join --reset --yes" as root`},
+	{tpm2.TPMRCIntegrity, fault.TPMKeyLost, fault.HintJoinAgain},
 	{tpm2.TPMRCObjectMemory, fault.TPMUnavailable, hintCrowded},
 	{tpm2.TPMRCSessionMemory, fault.TPMUnavailable, hintCrowded},
 	{tpm2.TPMRCMemory, fault.TPMUnavailable, hintCrowded},

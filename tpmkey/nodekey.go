@@ -161,7 +161,7 @@ func (l *link) sign(r *tpmRecord, digest []byte) ([]byte, error) {
 	if other != nil {
 		return nil, other
 	}
-	return nil, fault.New(fault.TPMKeyLost, `run "bcd join --reset --yes" as root`,
+	return nil, fault.New(fault.TPMKeyLost, fault.HintJoinAgain,
 		"the TPM was cleared or replaced, and no longer loads the key: %w", lost)
 }
 

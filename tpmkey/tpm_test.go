@@ -223,7 +223,7 @@ func TestAClearedOrReplacedTPMHasLostTheKey(t *testing.T) {
 		for _, key := range []crypto.Signer{derived, persistent} {
 			err := sign(key)
 			wantFault(t, err, fault.TPMKeyLost, "TPM_RC_INTEGRITY")
-			if got, want := fault.HintOf(err), `run "bcd join --reset --yes" as root`; got != want {
+			if got, want := fault.HintOf(err), fault.HintJoinAgain; got != want {
 				t.Errorf("hint %q, want %q", got, want)
 			}
 		}

@@ -18,6 +18,9 @@ import (
 // DefaultPath is where the configuration is when nobody says otherwise.
 const DefaultPath = "/etc/bcd/config.toml"
 
+// hintSource says where the configuration and the join key come from.
+const hintSource = "copy it from the control plane, whose folder has bcd/config.toml and bcd/" + JoinKeyFile
+
 // Config is a validated configuration. Every path in it is absolute.
 type Config struct {
 	// Path is the file that the configuration was read from.

@@ -30,7 +30,7 @@ func (c *Config) JoinKey(ctx context.Context, server string, fetch Fetcher) (sea
 	}
 	if server == "" {
 		return seal.Key{}, fault.New(fault.Config,
-			"run the install script again, which writes the file, or name the control plane with --server https://…",
+			hintSource+"; or name the control plane with --server https://…",
 			"cannot seal the token: there is no join key in %q", filepath.Join(c.JoinKeyDir(), JoinKeyFile))
 	}
 	return fetch.JoinKey(ctx, server, c.JoinEncryption)
@@ -44,16 +44,15 @@ func LoadJoinKey(dir string, pins pin.Set) (key seal.Key, found bool, err error)
 	if errors.Is(err, fs.ErrNotExist) {
 		return seal.Key{}, false, nil
 	}
-	const again = "run the install script again, which writes the file and the pins"
 	if err != nil {
-		return seal.Key{}, true, fault.New(fault.Config, again, "cannot read the join key %q: %w", path, err)
+		return seal.Key{}, true, fault.New(fault.Config, hintSource, "cannot read the join key %q: %w", path, err)
 	}
 	key, err = seal.ParseKey(f.Content)
 	if err != nil {
-		return seal.Key{}, true, fault.New(fault.Config, again, "cannot use the join key %q: %w", path, err)
+		return seal.Key{}, true, fault.New(fault.Config, hintSource, "cannot use the join key %q: %w", path, err)
 	}
 	if err := pinned(key, pins); err != nil {
-		return seal.Key{}, true, fault.New(fault.Verification, again, "cannot use the join key %q: %w", path, err)
+		return seal.Key{}, true, fault.New(fault.Verification, hintSource, "cannot use the join key %q: %w", path, err)
 	}
 	return key, true, nil
 }

@@ -64,7 +64,7 @@ func TestLoadJoinKey(t *testing.T) {
 			t.Errorf("%q does not say %s", err, want)
 		}
 	}
-	if hint := fault.HintOf(err); !strings.Contains(hint, "install script") {
+	if hint := fault.HintOf(err); !strings.Contains(hint, "bcd/join-encryption.jwk") {
 		t.Errorf("hint %q", hint)
 	}
 	if _, _, err := config.LoadJoinKey(dir, nil); fault.CodeOf(err) != fault.Verification {
@@ -129,7 +129,7 @@ func TestFileDecidesAloneAndOnlyItsAbsenceLeadsToTheFetch(t *testing.T) {
 	if fault.CodeOf(err) != fault.Config || !strings.Contains(err.Error(), filepath.Join(dir, "join-encryption.jwk")) {
 		t.Errorf("no file and no server: %v", err)
 	}
-	if hint := fault.HintOf(err); !strings.Contains(hint, "install script") || !strings.Contains(hint, "--server https://") {
+	if hint := fault.HintOf(err); !strings.Contains(hint, "bcd/join-encryption.jwk") || !strings.Contains(hint, "--server https://") {
 		t.Errorf("hint %q names not both ways", hint)
 	}
 	if got, err := load(dir, pin.Set{p}, s.url); err != nil || !got.Equal(key) {

@@ -88,7 +88,7 @@ func find(o Options) (path string, content []byte, err error) {
 	}
 	last := candidates[len(candidates)-1]
 	return "", nil, fault.New(fault.Config,
-		`write it with the script that "better-compute daemon install-script" makes, or name another file with --config`,
+		hintSource+"; or name another file with --config",
 		"cannot read the configuration %q: %w", last, fs.ErrNotExist)
 }
 
@@ -117,7 +117,7 @@ func clean(path string, content []byte) ([]byte, error) {
 	case !utf8.Valid(content):
 		return nil, fault.New(fault.Config, "save the file as UTF-8", "cannot use the configuration %q: it is not UTF-8 text", path)
 	case len(bytes.TrimSpace(content)) == 0:
-		return nil, fault.New(fault.Config, "run the install script again, which writes it", "cannot use the configuration %q: it is empty", path)
+		return nil, fault.New(fault.Config, hintSource, "cannot use the configuration %q: it is empty", path)
 	}
 	return content, nil
 }

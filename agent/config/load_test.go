@@ -143,8 +143,8 @@ func TestWrongFilesSayWhereAndWhatToDo(t *testing.T) {
 	url := func(s string) string { return line(1, "https://gw.eu.example.com", s) }
 
 	for name, c := range map[string]struct{ content, message, hint string }{
-		"empty":                  {"", "it is empty", "install script"},
-		"only space":             {"\n \t\r\n", "it is empty", "install script"},
+		"empty":                  {"", "it is empty", "bcd/config.toml"},
+		"only space":             {"\n \t\r\n", "it is empty", "bcd/config.toml"},
 		"not UTF-8":              {"site = \"\xff\"\n", "not UTF-8", "UTF-8"},
 		"not TOML":               {"[Unit]\nDescription=bcd node\n", "line 2, column 13: ", "correct this line"},
 		"another program's file": {"[Unit]\nDescription=\"bcd node\"\n", "line 1, column 2: unknown table \"[Unit]\"", "remove it; the tables are [tpm]"},
@@ -279,7 +279,7 @@ func TestMissingFileNamesItself(t *testing.T) {
 		if fault.CodeOf(err) != fault.Config || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%v", err)
 		}
-		if hint := fault.HintOf(err); !strings.Contains(hint, "install-script") || !strings.Contains(hint, "--config") {
+		if hint := fault.HintOf(err); !strings.Contains(hint, "bcd/config.toml") || !strings.Contains(hint, "--config") {
 			t.Errorf("hint %q", hint)
 		}
 	}

@@ -44,7 +44,7 @@ func (f *file) check(key string, err error) error {
 
 // missing reports a key that must be there.
 func missing(key string) error {
-	return fault.New(fault.Config, `add the line that "better-compute daemon install-script" writes for it`, "%s is missing", key)
+	return fault.New(fault.Config, "add the line; "+hintSource, "%s is missing", key)
 }
 
 func invalid(hint, format string, args ...any) error {

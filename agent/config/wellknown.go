@@ -98,8 +98,7 @@ func (d *Document) JoinKey(pins pin.Set) (seal.Key, error) {
 		return seal.Key{}, fault.New(fault.Verification, "ask the control plane's operator", "%w", err)
 	}
 	if err := pinned(key, pins); err != nil {
-		return seal.Key{}, fault.New(fault.Verification, "check that --server names the control plane that this machine was installed for, "+
-			"and run the install script again after a rotation of its keys", "%w", err)
+		return seal.Key{}, fault.New(fault.Verification, "check that --server names the control plane of this machine's configuration; after a rotation of its keys, "+hintSource, "%w", err)
 	}
 	return key, nil
 }

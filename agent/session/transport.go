@@ -154,7 +154,7 @@ func alertError(err error) error {
 	if !found {
 		return nil
 	}
-	hint := `run "bcd join --reset --yes" as root, with a new token`
+	hint := fault.HintJoinAgain
 	switch {
 	case strings.HasPrefix(alert, "expired certificate"):
 		return fault.New(CertificateRefused, hint, "the gateway says that this node's certificate has expired")

@@ -96,8 +96,8 @@ func revokeIdentityCommand(env Env) *cobra.Command {
 		Short: "Revoke every certificate of a node and end its session",
 		Long: `Revoke every certificate of a node and end its session.
 
-The machine cannot connect or renew after this. To come back it joins again as root with
-"bcd join --reset --yes" and a token made with --allow-reclaim.`,
+The machine cannot connect or renew after this. To come back it joins again, with an empty data directory and a token
+made with --allow-reclaim.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if !yes {
