@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -94,65 +93,4 @@ func stop(c *exec.Cmd) error {
 		return fmt.Errorf("cannot stop %s: %w", strings.Join(c.Args[:2], " "), err)
 	}
 	return nil
-}
-
-// conditions prints what the figures depend on.
-func (b *bench) conditions() {
-	load := "unknown"
-	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
-		load, _, _ = strings.Cut(string(text), " ")
-	}
-	fmt.Fprintf(b.out, "%d CPUs, %s, load %s at the start, %s\n", runtime.NumCPU(), kernel(), load, runtime.Version())
-	if sync, err := syncCost(b.dir); err != nil {
-		fmt.Fprintf(b.out, "a synced write: %v\n", err)
-	} else {
-		fmt.Fprintf(b.out, "a synced write of 4 KiB takes %s here (%s)\n", sync.Round(10*time.Microsecond), fileSystem(b.dir))
-	}
-	fmt.Fprintf(b.out, "peer: %s\n", peerName)
-}
-
-func kernel() string {
-	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		return runtime.GOOS
-	}
-	return "Linux " + strings.TrimSpace(string(text))
-}
-
-// syncCost is the median time of a small write with fdatasync, which bounds what durable commits allow.
-func syncCost(dir string) (_ time.Duration, err error) {
-	f, err := os.CreateTemp(dir, "sync-")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
-	block := make([]byte, 4<<10)
-	var took []float64
-	for range 31 {
-		begun := time.Now()
-		if _, err := f.Write(block); err != nil {
-			return 0, err
-		}
-		if err := syscall.Fdatasync(int(f.Fd())); err != nil {
-			return 0, err
-		}
-		took = append(took, float64(time.Since(begun)))
-	}
-	_, middle, _ := spread(took)
-	return time.Duration(middle), nil
-}
-
-// fileSystem names the file system of a folder, where it is one on which a synced write costs nothing.
-func fileSystem(dir string) string {
-	const tmpfs, ramfs = 0x01021994, 0x858458f6
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(dir, &st); err != nil {
-		return "on an unknown file system"
-	}
-	switch int64(st.Type) { //nolint:unconvert // its type differs between architectures
-	case tmpfs, ramfs:
-		return "in MEMORY, where no commit is durable: the rates say little"
-	default:
-		return "on a disk"
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -113,13 +112,4 @@ func (b *bench) load(ctx context.Context, clients int, d time.Duration) (load, e
 	n := float64(len(l.latencies))
 	l.rate, l.serverCPU, l.clientCPU = n/took.Seconds(), milliseconds(after.cpu-before.cpu)/n, milliseconds(ownAfter-ownBefore)/n
 	return l, nil
-}
-
-// ownCPU is the CPU time that this process has used.
-func ownCPU() (time.Duration, error) {
-	var r syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
-		return 0, fmt.Errorf("cannot read the clients' CPU time: %w", err)
-	}
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), nil
 }
