@@ -16,7 +16,7 @@ import (
 )
 
 // patience bounds each wait. A command takes seconds even on a machine that is busy with other tests.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // terminal is a shell that commands are typed into.
 type terminal struct {
