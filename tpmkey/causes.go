@@ -142,7 +142,7 @@ var openFaults = []openFault{
 	{syscall.ENOENT, fault.TPMUnavailable, "enable the TPM 2.0 in the firmware's setup, or start the software TPM"},
 	{syscall.ENXIO, fault.TPMUnavailable, "enable the TPM 2.0 in the firmware's setup"},
 	{syscall.ENODEV, fault.TPMUnavailable, "enable the TPM 2.0 in the firmware's setup"},
-	{syscall.EACCES, fault.TPMUnusable, `run bcd as root, or "bcd helper" as root and the node under [helper]`},
+	{syscall.EACCES, fault.TPMUnusable, "run bcd as root"},
 	{syscall.EPERM, fault.TPMUnusable, "allow the device in the container's or the unit's device list (DeviceAllow=" + DefaultDevice + " rw)"},
 	{syscall.EBUSY, fault.TPMUnavailable, `stop the program that holds the TPM ("fuser -v /dev/tpm0" names it), or set [tpm] device to "` + DefaultDevice + `"`},
 	{syscall.ECONNREFUSED, fault.TPMUnavailable, "start the software TPM that listens on this socket"},

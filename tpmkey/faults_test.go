@@ -354,7 +354,7 @@ func TestErrorsOfOpeningTheDevice(t *testing.T) {
 		inHint    string
 		temporary bool
 	}{
-		{syscall.EACCES, fault.TPMUnusable, ", mode 0600)", "helper", false},
+		{syscall.EACCES, fault.TPMUnusable, ", mode 0600)", "as root", false},
 		{syscall.EPERM, fault.TPMUnusable, "not permitted", "DeviceAllow=/dev/tpmrm0", false},
 		{syscall.EBUSY, fault.TPMUnavailable, "busy", "fuser", true},
 		{syscall.ENODEV, fault.TPMUnavailable, "no such device", "firmware", true},
