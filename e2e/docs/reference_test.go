@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -357,6 +358,38 @@ func TestMakeTargets(t *testing.T) {
 	for _, target := range targets {
 		if !strings.Contains(read(t, "CONTRIBUTING.md"), "`make "+target+"`") && target != "help" {
 			t.Errorf("CONTRIBUTING.md does not name make %s", target)
+		}
+	}
+}
+
+// Each package is in the tree of the architecture's page, by its own name or below a folder of one purpose.
+func TestPackagesAreInTheArchitecture(t *testing.T) {
+	named := inBackquotes(rows(t, "docs/ARCHITECTURE.md", "## The tree"))
+	folders := map[string]bool{}
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		rel, err := filepath.Rel(root, filepath.Dir(name))
+		folders[filepath.ToSlash(rel)] = true
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := []string{"agent", "controlplane", "internal", "cmd"} // hold packages of different purposes
+	for folder := range folders {
+		at := folder
+		for !slices.Contains(named, at) && at != "." && !slices.Contains(many, path.Dir(at)) {
+			at = path.Dir(at)
+		}
+		if !slices.Contains(named, at) {
+			t.Errorf("docs/ARCHITECTURE.md does not say what %s answers", folder)
+		}
+	}
+	for _, n := range named {
+		if _, err := os.Stat(filepath.Join(root, n)); err != nil {
+			t.Errorf("docs/ARCHITECTURE.md names %s: %v", n, err)
 		}
 	}
 }
