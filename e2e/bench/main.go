@@ -53,7 +53,8 @@ func run() int {
 	// The clients stand for as many machines, none of which would collect garbage within one join.
 	debug.SetGCPercent(400)
 
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	// Whatever ends the bench, a closed terminal or pipe too, it cleans up.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
