@@ -89,7 +89,8 @@ func stop(c *exec.Cmd) error {
 	}
 	kill := time.AfterFunc(20*time.Second, func() { _ = c.Process.Kill() })
 	defer kill.Stop()
-	if err := c.Wait(); err != nil {
+	// Where ctx ended, the process was told to stop by that, and Wait reports ctx's error even when it stopped well.
+	if err := c.Wait(); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("cannot stop %s: %w", strings.Join(c.Args[:2], " "), err)
 	}
 	return nil
