@@ -77,7 +77,7 @@ type JoinRefused struct {
 	// Reason is `<attestor>:<reason>` for the attestor's own checks and `join:<reason>` for JoinService's.
 	Reason string `json:"reason"`
 	Role   string `json:"role"`
-	// CSRSHA256 is the SHA-256 of the request's CSR, lower-case hex.
+	// CSRSHA256 is the SHA-256 of the request's CSR, lower-case hex; empty where it holds none.
 	CSRSHA256 string `json:"csrSha256"`
 	// HardwareKey is the machine's hardware key, lower-case hex; empty where its claims give none.
 	HardwareKey string `json:"hardwareKey"`
@@ -92,7 +92,7 @@ type RenewRefused struct {
 	// NodeID and Serial are those of the certificate that the caller presented, where it is one of ours.
 	NodeID string `json:"nodeId,omitempty"`
 	Serial string `json:"serial,omitempty"`
-	// CSRSHA256 is the SHA-256 of the request's CSR, lower-case hex.
+	// CSRSHA256 is the SHA-256 of the request's CSR, lower-case hex; empty where it holds none.
 	CSRSHA256  string `json:"csrSha256"`
 	Suppressed int64  `json:"suppressed"`
 }

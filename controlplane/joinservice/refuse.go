@@ -2,6 +2,7 @@ package joinservice
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"slices"
@@ -81,7 +82,7 @@ func (s *Service) answer(ctx context.Context, arrived time.Time, err, refused er
 		return errUnavailable
 	}
 	tell(r)
-	passed := s.now().Sub(arrived)
+	passed := max(0, s.now().Sub(arrived)) // a clock that was set back must not make the caller wait for it
 	rounds := max(1, (passed+answerEvery-1)/answerEvery)
 	if err := s.sleep(ctx, rounds*answerEvery-passed); err != nil {
 		return status.FromContextError(err).Err()
@@ -99,7 +100,7 @@ func (s *Service) tellJoin(ctx context.Context, req *Request, r *refusal) {
 	}
 	s.publish(ctx, kind, func(suppressed int64) events.Payload {
 		e := events.JoinRefused{
-			Attestor: attestor, Reason: r.reason, CSRSHA256: hex.EncodeToString(req.csrSHA256[:]),
+			Attestor: attestor, Reason: r.reason, CSRSHA256: digestText(req.csrSHA256),
 			HardwareKey: req.hardwareKey(), Suppressed: suppressed,
 		}
 		if slices.Contains([]string{store.RoleNode, store.RoleSite, store.RoleRamdisk}, req.Role()) {
@@ -107,6 +108,14 @@ func (s *Service) tellJoin(ctx context.Context, req *Request, r *refusal) {
 		}
 		return e
 	})
+}
+
+// digestText is a digest as events spell it; that of nothing is empty.
+func digestText(digest [sha256.Size]byte) string {
+	if digest == ([sha256.Size]byte{}) {
+		return ""
+	}
+	return hex.EncodeToString(digest[:])
 }
 
 func (s *Service) receiver(r *refusal) string {

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 
 	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
@@ -86,6 +87,14 @@ var refusalCases = []refusalCase{
 	}},
 	{"join:csr", false, func(w *world, m *machine) (*joinv1.JoinRequest, token) { // too large
 		csr, _ := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{DNSNames: []string{strings.Repeat("x", 5000)}}, m.key)
+		return w.otherToken(m, func(c *call) { c.body.Csr, c.sealedFor = csr, csr })
+	}},
+	{"join:csr", false, func(w *world, m *machine) (*joinv1.JoinRequest, token) { // signed over SHA-1
+		csr, _ := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{SignatureAlgorithm: x509.ECDSAWithSHA1}, m.key)
+		return w.otherToken(m, func(c *call) { c.body.Csr, c.sealedFor = csr, csr })
+	}},
+	{"join:csr", false, func(w *world, m *machine) (*joinv1.JoinRequest, token) { // more after it
+		csr := append(slices.Clone(m.csr), 0)
 		return w.otherToken(m, func(c *call) { c.body.Csr, c.sealedFor = csr, csr })
 	}},
 	{"join:claims", false, func(w *world, m *machine) (*joinv1.JoinRequest, token) {
@@ -443,6 +452,7 @@ func TestRefusalsAreAnsweredOnTheGrid(t *testing.T) {
 		{250 * time.Millisecond, 0},
 		{251 * time.Millisecond, 249 * time.Millisecond},
 		{time.Second, 0},
+		{-time.Hour, 250 * time.Millisecond}, // the clock was set back
 	} {
 		w := newWorld(t)
 		req := w.request(newMachine(t), w.token(), role("site"))
@@ -494,8 +504,28 @@ func TestFailureIsNoRefusal(t *testing.T) {
 
 func TestChallengeIsRefusedWithoutAnAttestor(t *testing.T) {
 	w := newWorld(t)
-	_, err := w.svc.Challenge(t.Context(), &joinv1.ChallengeRequest{})
+	digest := sha256.Sum256([]byte("a CSR"))
+	_, err := w.svc.Challenge(t.Context(), &joinv1.ChallengeRequest{Request: &daemonv1.ChallengeRequest{CsrSha256: digest[:]}})
 	if wire(t, err) != joinRefused {
 		t.Errorf("answer %v", err)
+	}
+	want := []events.JoinRefused{{Attestor: "unknown", Reason: "join:attestor", CSRSHA256: hex.EncodeToString(digest[:])}}
+	if diff := cmp.Diff(want, eventsOf[events.JoinRefused](w, w.root)); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// The digest of a CSR that is not there would look like one.
+func TestRefusalEventNamesNoCSRWhereThereIsNone(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.svc.Join(t.Context(), &joinv1.JoinRequest{}); wire(t, err) != joinRefused {
+		t.Errorf("answer %v", err)
+	}
+	if _, err := w.svc.Renew(t.Context(), &joinv1.RenewRequest{}); err == nil {
+		t.Error("an empty renewal was admitted")
+	}
+	joins, renewals := eventsOf[events.JoinRefused](w, w.root), eventsOf[events.RenewRefused](w, w.root)
+	if len(joins) != 1 || joins[0].CSRSHA256 != "" || len(renewals) != 1 || renewals[0].CSRSHA256 != "" {
+		t.Errorf("events %+v, %+v", joins, renewals)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
-	"encoding/hex"
 	"errors"
 	"strings"
 	"time"
@@ -44,7 +43,7 @@ type renewal struct {
 func parseRenewal(in *joinv1.RenewRequest) *renewal {
 	req := in.GetRequest()
 	r := &renewal{
-		csrDER: req.GetCsr(), csrSHA256: sha256.Sum256(req.GetCsr()), clientTime: time.UnixMilli(req.GetClientTimeUnixMs()),
+		csrDER: req.GetCsr(), csrSHA256: digestOf(req.GetCsr()), clientTime: time.UnixMilli(req.GetClientTimeUnixMs()),
 		popSig: req.GetPopSig(), attested: req.GetKeyAttestation(),
 	}
 	if chain := req.GetChain(); len(chain) > 0 {
@@ -250,7 +249,7 @@ func (s *Service) tellRenew(ctx context.Context, r *renewal, refused *refusal) {
 	s.publish(ctx, k, func(suppressed int64) events.Payload {
 		return events.RenewRefused{
 			Reason: refused.reason, NodeID: refused.node, Serial: refused.serial,
-			CSRSHA256: hex.EncodeToString(r.csrSHA256[:]), Suppressed: suppressed,
+			CSRSHA256: digestText(r.csrSHA256), Suppressed: suppressed,
 		}
 	})
 }

@@ -30,8 +30,9 @@ const protocol = 1
 type Request struct {
 	body *daemonv1.JoinRequestBody
 	// digest is the SHA-256 of the body as it was sent.
-	digest     [sha256.Size]byte
-	csr        *x509.CertificateRequest
+	digest [sha256.Size]byte
+	csr    *x509.CertificateRequest
+	// csrSHA256 is zero where the request holds no CSR.
 	csrSHA256  [sha256.Size]byte
 	spkiSHA256 [sha256.Size]byte
 	claims     hwclaims.Claims
@@ -70,7 +71,7 @@ func parse(req *joinv1.JoinRequest) (*Request, error) {
 		r.body = &daemonv1.JoinRequestBody{}
 		return r, Refuse("join:request")
 	}
-	r.csrSHA256 = sha256.Sum256(r.body.GetCsr())
+	r.csrSHA256 = digestOf(r.body.GetCsr())
 	for _, text := range []string{
 		r.body.GetAttestor(), r.body.GetRole(), r.body.GetSite(), r.body.GetNodeId(), r.body.GetAgentVersion(),
 	} {
@@ -102,8 +103,16 @@ func parse(req *joinv1.JoinRequest) (*Request, error) {
 	return r, nil
 }
 
-// parseCSR reads a request for a P-256 key. It does not check the request's own signature. Trailing bytes and encodings
-// other than DER are refused, so that a key's request has one digest.
+// digestOf is the SHA-256 of a CSR, and zero for none.
+func digestOf(csr []byte) (digest [sha256.Size]byte) {
+	if len(csr) > 0 {
+		digest = sha256.Sum256(csr)
+	}
+	return digest
+}
+
+// parseCSR reads a request for a P-256 key that is signed over SHA-2. It does not check the signature. Bytes behind the
+// request are refused.
 func parseCSR(der []byte) (*x509.CertificateRequest, error) {
 	if len(der) > maxCSR {
 		return nil, errors.New("the CSR is too large")
@@ -114,6 +123,9 @@ func parseCSR(der []byte) (*x509.CertificateRequest, error) {
 	}
 	if k, ok := csr.PublicKey.(*ecdsa.PublicKey); !ok || k.Curve != elliptic.P256() {
 		return nil, errors.New("the CSR's key is not ECDSA P-256")
+	}
+	if csr.SignatureAlgorithm == x509.ECDSAWithSHA1 { // crypto/x509 still takes it in requests
+		return nil, errors.New("the CSR is signed over SHA-1")
 	}
 	return csr, nil
 }
