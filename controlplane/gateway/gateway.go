@@ -161,6 +161,7 @@ func (g *Gateway) serverOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.Creds(&serverCredentials{TransportCredentials: credentials.NewTLS(g.tlsConfig()), log: g.o.Log}),
 		grpc.ConnectionTimeout(g.o.HandshakeWithin),
+		grpc.ForceServerCodecV2(newRequestCodec()),
 		grpc.MaxRecvMsgSize(maxFrame),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.MaxConcurrentStreams(maxStreams),

@@ -314,6 +314,38 @@ func TestRequestsAreBounded(t *testing.T) {
 	}
 }
 
+// rawBytes sends what no protobuf message is.
+type rawBytes struct{}
+
+func (rawBytes) Marshal(v any) ([]byte, error) { return v.([]byte), nil }
+func (rawBytes) Unmarshal([]byte, any) error   { return nil }
+func (rawBytes) Name() string                  { return "proto" }
+
+// A request that cannot be read is JoinService's to refuse, in the same bytes as any other, and is charged.
+//
+// Req: RF-001
+func TestUnreadableRequestsAreRefusedLikeOthers(t *testing.T) {
+	r := newRig(t, func(o *gateway.Options) { o.RefusedPerSecond, o.RefusedBurst = 1, 3 })
+	want := refusal(t, codes.PermissionDenied, fault.AccessDenied)
+	r.joinService.answer(want)
+	conn := r.dial(t, nil)
+	for i, raw := range [][]byte{{0xff}, {0x0a, 0x50, 1}, bytes.Repeat([]byte{0xff}, 1<<10), nil} {
+		err := conn.Invoke(t.Context(), daemonv1.NodeGateway_Join_FullMethodName, raw, nil, grpc.ForceCodec(rawBytes{}))
+		if i == 3 {
+			if status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("after 3 refused calls: %v", err)
+			}
+			break
+		}
+		if diff := cmp.Diff(status.Convert(want).Proto(), status.Convert(err).Proto(), protocmp.Transform()); diff != "" {
+			t.Errorf("%x (-want +got):\n%s", raw[:1], diff)
+		}
+		if got := r.joinService.join[i].GetRequest(); proto.Size(got) != 0 {
+			t.Errorf("JoinService was asked %v, not the empty request", got)
+		}
+	}
+}
+
 // TLS 1.3, HTTP/2, no tickets; anything else on the port ends, and the next caller is served.
 func TestOtherProtocolsOnThePort(t *testing.T) {
 	r := newRig(t, func(o *gateway.Options) { o.HandshakeWithin = 300 * time.Millisecond })
