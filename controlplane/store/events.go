@@ -10,6 +10,15 @@ import (
 // EventsTopic is the [Store.Watch] topic of a tenant's new events.
 func EventsTopic(tenantID string) string { return "events/" + tenantID }
 
+const eventColumns = `tenant_id, seq, type, at, data`
+
+func scanEvent(s scanner) (e events.Event, err error) {
+	var data string
+	err = s.Scan(&e.Tenant, &e.Seq, &e.Type, timeOf{&e.At}, &data)
+	e.Data = json.RawMessage(data)
+	return e, err
+}
+
 // Publish appends an event to a tenant's stream, as a part of the transaction.
 func (tx *Tx) Publish(tenantID string, p events.Payload) error {
 	data, err := jsonText(p)
@@ -34,12 +43,7 @@ func (tx *Tx) Publish(tenantID string, p events.Payload) error {
 
 // Events lists a tenant's events after a sequence number, oldest first, at most limit.
 func (tx *Tx) Events(tenantID string, after int64, limit int) ([]events.Event, error) {
-	return many(tx, func(s scanner) (e events.Event, err error) {
-		var data string
-		err = s.Scan(&e.Tenant, &e.Seq, &e.Type, timeOf{&e.At}, &data)
-		e.Data = json.RawMessage(data)
-		return e, err
-	}, `SELECT tenant_id, seq, type, at, data FROM events WHERE tenant_id = ? AND seq > ? ORDER BY seq LIMIT ?`,
+	return many(tx, scanEvent, `SELECT `+eventColumns+` FROM events WHERE tenant_id = ? AND seq > ? ORDER BY seq LIMIT ?`,
 		tenantID, after, limit)
 }
 

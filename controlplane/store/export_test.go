@@ -2,6 +2,9 @@ package store
 
 import (
 	"database/sql"
+	"errors"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -16,4 +19,45 @@ func RaiseSchemaVersion(t testing.TB, path string) {
 	if _, err := db.ExecContext(t.Context(), `INSERT INTO schema_version (version, migrated_at) VALUES (1000, 0)`); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Plans returns how SQLite runs each query that was prepared on the store's connections so far, by query.
+func Plans(t testing.TB, s Store) map[string][]string {
+	t.Helper()
+	db := s.(*sqliteStore)
+	queries := map[string][]string{}
+	for range maxReaders {
+		c := <-db.readers
+		if c != nil {
+			for q := range c.stmts {
+				queries[q] = nil
+			}
+		}
+		defer func() { db.readers <- c }()
+	}
+	for q := range db.writer.conn.stmts {
+		queries[q] = nil
+	}
+	for q := range queries {
+		verb, _, _ := strings.Cut(q, " ")
+		if !slices.Contains([]string{"SELECT", "UPDATE", "DELETE", "INSERT"}, verb) {
+			continue
+		}
+		rows, err := db.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+q, make([]any, strings.Count(q, "?"))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rows.Next() {
+			var id, parent, unused int
+			var step string
+			if err := rows.Scan(&id, &parent, &unused, &step); err != nil {
+				t.Fatal(err)
+			}
+			queries[q] = append(queries[q], step)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return queries
 }

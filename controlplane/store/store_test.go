@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -491,5 +493,125 @@ func TestIDsOfWritesGrow(t *testing.T) {
 			return nil
 		})
 		now = epoch.Add(time.Duration(1-round) * time.Second) // forward, then back
+	}
+}
+
+func TestEventsMatching(t *testing.T) {
+	now := epoch
+	s := open(t, func(o *store.Options) { o.Now = func() time.Time { return now } })
+	// Two events a second, of a type in turn, with the numbers 1 to 10: the clock stands still for each pair.
+	for i := range 5 {
+		write(t, s, func(tx *store.Tx) error {
+			return errors.Join(tx.Publish("tn_a", events.NodeAdopted{NodeID: "n"}), tx.Publish("tn_a", events.AcceptanceStarted{NodeID: "n"}),
+				tx.Publish("tn_b", events.NodeAdopted{NodeID: "n"}))
+		})
+		if i < 4 {
+			now = now.Add(time.Second)
+		}
+	}
+	at := func(seconds float64) time.Time { return epoch.Add(time.Duration(seconds * float64(time.Second))) }
+	for name, x := range map[string]struct {
+		filter store.EventFilter
+		want   []int64
+	}{
+		"all":                    {store.EventFilter{}, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
+		"after":                  {store.EventFilter{After: 8}, []int64{9, 10}},
+		"after the last":         {store.EventFilter{After: 10}, nil},
+		"after what is to come":  {store.EventFilter{After: 99, Since: at(1)}, nil},
+		"a type":                 {store.EventFilter{Type: events.TypeNodeAdopted}, []int64{1, 3, 5, 7, 9}},
+		"a type, after":          {store.EventFilter{Type: events.TypeAcceptanceStarted, After: 6}, []int64{8, 10}},
+		"a type that never was":  {store.EventFilter{Type: events.TypeRenewForked}, nil},
+		"since the beginning":    {store.EventFilter{Since: at(-1)}, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
+		"since the first":        {store.EventFilter{Since: at(0)}, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
+		"since between":          {store.EventFilter{Since: at(0.5)}, []int64{3, 4, 5, 6, 7, 8, 9, 10}},
+		"since a pair":           {store.EventFilter{Since: at(3)}, []int64{7, 8, 9, 10}},
+		"since the last":         {store.EventFilter{Since: at(4)}, []int64{9, 10}},
+		"since later":            {store.EventFilter{Since: at(4.001)}, nil},
+		"since, but after":       {store.EventFilter{Since: at(1), After: 7}, []int64{8, 9, 10}},
+		"after, but since":       {store.EventFilter{Since: at(3), After: 2}, []int64{7, 8, 9, 10}},
+		"a type since":           {store.EventFilter{Since: at(3), Type: events.TypeNodeAdopted}, []int64{7, 9}},
+		"a type since and after": {store.EventFilter{Since: at(1), After: 7, Type: events.TypeNodeAdopted}, []int64{9}},
+	} {
+		for _, limit := range []int{10, 2} {
+			read(t, s, func(tx *store.Tx) error {
+				found, err := tx.EventsMatching("tn_a", x.filter, limit)
+				var got []int64
+				for _, e := range found {
+					got = append(got, e.Seq)
+				}
+				if want := x.want[:min(limit, len(x.want))]; err != nil || !slices.Equal(got, want) {
+					t.Errorf("%s, at most %d: %v, %v, want %v", name, limit, got, err, want)
+				}
+				return nil
+			})
+		}
+	}
+	read(t, s, func(tx *store.Tx) error {
+		if got, err := tx.EventsMatching("tn_none", store.EventFilter{Since: epoch}, 10); err != nil || len(got) != 0 {
+			t.Errorf("of a tenant without events: %v, %v", got, err)
+		}
+		return nil
+	})
+}
+
+// No query that a join, a renewal, a session or a list makes reads a table to its end: with 100,000 nodes and a million
+// events that would be seconds.
+func TestQueriesUseIndexes(t *testing.T) {
+	s := open(t)
+	write(t, s, func(tx *store.Tx) error {
+		_ = tx.SpendToken("x")
+		_, _ = tx.RevokeToken("x")
+		_, _ = tx.RevokeCerts("x", 1, "x")
+		_ = tx.RevokeCert(&store.Cert{Serial: "x"}, "x")
+		_ = tx.MarkCertUsed("x")
+		_ = tx.ReclaimNode(store.Node{ID: "x"})
+		_ = tx.SetNodeState("x", store.NodeAdopted)
+		_ = tx.SetNodeConditions("x", nil)
+		_, _ = tx.RecordHello("x", nil)
+		_ = tx.Dequeue("x")
+		return errors.Join(tx.UseProof([32]byte{}, time.Minute), tx.Publish("tn_a", events.NodeAdopted{NodeID: "n"}))
+	})
+	read(t, s, func(tx *store.Tx) error {
+		_, _ = tx.Token("x")
+		_, _ = tx.TokensOfPool("x", true, "", 1)
+		_, _ = tx.TokensOfPool("x", false, "", 1)
+		_, _ = tx.Join([32]byte{})
+		_, _ = tx.ProofUsed([32]byte{}, time.Minute)
+		_, _ = tx.Cert("x")
+		_, _ = tx.CertBySPKI([32]byte{})
+		_, _ = tx.CertsOfNode("x")
+		_, _ = tx.Successors("x")
+		_, _ = tx.Node("x")
+		_, _ = tx.NodeByHardwareKey([]byte("x"))
+		_, _ = tx.NodesOfPool("x", "", 1)
+		_, _ = tx.NodesOfTenant("x", "", 1)
+		_, _ = tx.NodeAuthz("x")
+		_, _ = tx.Tenant("x")
+		_, _ = tx.Site("x")
+		_, _ = tx.Sites("x")
+		_, _ = tx.Pool("x")
+		_, _ = tx.Pools("x")
+		_, _ = tx.APIKeyByDigest([32]byte{})
+		_, _ = tx.APIKeys("x")
+		_, _ = tx.Idempotent(store.IdempotencyKey{})
+		_, _ = tx.Audit("x", "", 1)
+		_, _ = tx.EventsMatching("tn_a", store.EventFilter{Since: epoch}, 1)
+		_, _ = tx.EventsMatching("tn_a", store.EventFilter{Type: "x", Since: epoch}, 1)
+		return nil
+	})
+	plans := store.Plans(t, s)
+	if len(plans) < 35 {
+		t.Errorf("only %d queries ran", len(plans))
+	}
+	for query, steps := range plans {
+		for _, step := range steps {
+			if strings.HasPrefix(step, "SCAN") {
+				t.Errorf("%s: %s", step, query)
+			}
+		}
+		// The type is found in the index, not by reading the stream.
+		if strings.Contains(query, "AND type = ?") && !slices.Contains(steps, "SEARCH events USING COVERING INDEX events_by_type (tenant_id=? AND type=? AND seq>?)") {
+			t.Errorf("%q: %s", steps, query)
+		}
 	}
 }

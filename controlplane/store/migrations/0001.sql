@@ -16,6 +16,7 @@ CREATE TABLE sites (
   custom      BOOLEAN NOT NULL,
   created_at  BIGINT NOT NULL
 );
+CREATE INDEX sites_by_tenant ON sites (tenant_id, id);
 
 CREATE TABLE pools (
   id           TEXT NOT NULL PRIMARY KEY,
@@ -28,6 +29,7 @@ CREATE TABLE pools (
   created_at   BIGINT NOT NULL,
   archived_at  BIGINT
 );
+CREATE INDEX pools_by_tenant ON pools (tenant_id, id);
 
 CREATE TABLE join_tokens (
   id             TEXT NOT NULL PRIMARY KEY,
@@ -137,6 +139,7 @@ CREATE TABLE events (
   data       TEXT NOT NULL,
   PRIMARY KEY (tenant_id, seq)
 ) WITHOUT ROWID;
+CREATE INDEX events_by_type ON events (tenant_id, type, seq);
 
 CREATE TABLE audit (
   tenant_id  TEXT NOT NULL,
@@ -166,6 +169,7 @@ CREATE TABLE api_keys (
   revoked_at  BIGINT
 );
 CREATE UNIQUE INDEX api_keys_by_digest ON api_keys (sha256);
+CREATE INDEX api_keys_by_tenant ON api_keys (tenant_id, id);
 
 CREATE TABLE idempotency_keys (
   tenant_id    TEXT NOT NULL,
