@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/better-compute/bcd/controlplane/events"
 	"github.com/better-compute/bcd/controlplane/store"
@@ -75,6 +77,12 @@ func (r CreateRequest) check() error {
 	}
 	if r.IdempotencyKey == "" || len(r.IdempotencyKey) > MaxIdempotencyKey {
 		return invalid("idempotencyKey must have 1 to %d bytes", MaxIdempotencyKey)
+	}
+	// A decoder makes one replacement character of every text that is none, and two keys must not become one.
+	for _, c := range r.IdempotencyKey {
+		if c == utf8.RuneError || !unicode.IsPrint(c) {
+			return invalid("idempotencyKey holds a character that cannot be printed")
+		}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -164,7 +165,7 @@ func TestSecretsDiffer(t *testing.T) {
 	w := newWorld(t)
 	seen := map[string]bool{}
 	for i := range 100 {
-		_, text := w.create(t, key(string(rune('a'+i))))
+		_, text := w.create(t, key(fmt.Sprint(i)))
 		_, encoded, _ := bytes.Cut(text.Bytes(), []byte("."))
 		seen[string(encoded)] = true
 	}
@@ -201,11 +202,15 @@ func TestCreateChecksItsRequest(t *testing.T) {
 		"GPU": {true, func(r *tokens.CreateRequest) {
 			r.Expect = &hwclaims.Expect{GPUUUID: "GPU-8c1d2f3a-4b5c-6d7e-8f90-a1b2c3d4e5f6"}
 		}},
-		"hosted elsewhere":  {false, func(r *tokens.CreateRequest) { r.Hosted = "nomad" }},
-		"hosted":            {true, func(r *tokens.CreateRequest) { r.Hosted = "kubernetes" }},
-		"no key":            {false, func(r *tokens.CreateRequest) { r.IdempotencyKey = "" }},
-		"very long key":     {false, func(r *tokens.CreateRequest) { r.IdempotencyKey = string(bytes.Repeat([]byte("k"), 256)) }},
-		"longest key there": {true, func(r *tokens.CreateRequest) { r.IdempotencyKey = string(bytes.Repeat([]byte("k"), 255)) }},
+		"hosted elsewhere":     {false, func(r *tokens.CreateRequest) { r.Hosted = "nomad" }},
+		"hosted":               {true, func(r *tokens.CreateRequest) { r.Hosted = "kubernetes" }},
+		"no key":               {false, func(r *tokens.CreateRequest) { r.IdempotencyKey = "" }},
+		"very long key":        {false, func(r *tokens.CreateRequest) { r.IdempotencyKey = string(bytes.Repeat([]byte("k"), 256)) }},
+		"key with a NUL":       {false, func(r *tokens.CreateRequest) { r.IdempotencyKey = "a\x00b" }},
+		"key with a half rune": {false, func(r *tokens.CreateRequest) { r.IdempotencyKey = "a\ufffd" }},
+		"key that is no text":  {false, func(r *tokens.CreateRequest) { r.IdempotencyKey = "a\xff" }},
+		"key with words":       {true, func(r *tokens.CreateRequest) { r.IdempotencyKey = "rack b7, Gerät 12" }},
+		"longest key there":    {true, func(r *tokens.CreateRequest) { r.IdempotencyKey = string(bytes.Repeat([]byte("k"), 255)) }},
 	} {
 		_, _, err := w.Create(t.Context(), identity, request(key(name), c.change))
 		if c.ok && err != nil {
