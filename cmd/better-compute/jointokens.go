@@ -137,9 +137,14 @@ func createJoinToken(c *cobra.Command, env Env, to *target, create httpapi.Creat
 		made.Token = ""
 	}
 	if format == outputJSON {
-		return printJSON(env.Stdout, made)
+		err = printJSON(env.Stdout, made)
+	} else {
+		err = printCreated(env, made, out, revoke)
 	}
-	return printCreated(env, made, out, revoke)
+	if err != nil && out == "" && made.Token != "" {
+		return fault.New(fault.Failed, revoke, "cannot print the join token %s: %w", made.ID, err)
+	}
+	return err
 }
 
 // printCreated prints a new token: the secret, or without one the id, alone on standard output so that a script can take
