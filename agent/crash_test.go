@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,7 +112,10 @@ func (u *untilLine) Write(b []byte) (int, error) {
 // victim is the machine's daemon as a process of its own.
 func (m *machine) victim(scenario, token string, step int) *exec.Cmd {
 	m.t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute)
+	m.t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^$")
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // one that hangs says where
 	cmd.Env = append(os.Environ(), crashScenario+"="+scenario, crashConfig+"="+m.config().Path, crashHost+"="+m.host,
 		crashData+"="+m.data(), crashToken+"="+token, crashStep+"="+strconv.Itoa(step), crashClock+"="+m.now().Sub(time.Now()).String())
 	cmd.Stderr = m.log
@@ -136,6 +138,37 @@ func (m *machine) kill(scenario, token string, step int) {
 	out, err := m.victim(scenario, token, step).Output()
 	if status, ok := asExit(err); !ok || !status.Signaled() || status.Signal() != syscall.SIGKILL {
 		m.t.Fatalf("%v after %q\n%s", err, out, m.log)
+	}
+}
+
+// soonKilled is a victim that the test kills.
+type soonKilled struct {
+	m       *machine
+	cmd     *exec.Cmd
+	started chan struct{}
+}
+
+// newVictim prepares a victim, which mustBeKilled starts.
+func (m *machine) newVictim(scenario, token string) *soonKilled {
+	m.t.Helper()
+	return &soonKilled{m: m, cmd: m.victim(scenario, token, 0), started: make(chan struct{})}
+}
+
+// kill kills it, as soon as it runs.
+func (v *soonKilled) kill() {
+	<-v.started
+	_ = v.cmd.Process.Kill() // that it died of it is checked
+}
+
+// mustBeKilled starts it and waits until somebody killed it.
+func (v *soonKilled) mustBeKilled() {
+	v.m.t.Helper()
+	if err := v.cmd.Start(); err != nil {
+		v.m.t.Fatal(err)
+	}
+	close(v.started)
+	if err := v.cmd.Wait(); err == nil || err.Error() != "signal: killed" {
+		v.m.t.Fatalf("%v\n%s", err, v.m.log)
 	}
 }
 
@@ -214,19 +247,17 @@ func TestJoinIsKilledWhileItWaits(t *testing.T) {
 			m := newMachine(t, cp)
 			m.url = relay.URL
 			token := newToken(t, cp, 1)
-			v := m.victim("join", token, 0)
+			v := m.newVictim("join", token)
 			relay.OnJoin(func(_ context.Context, req *joinv1.JoinRequest, next func(*joinv1.JoinRequest) (*daemonv1.JoinResponse, error)) (*daemonv1.JoinResponse, error) {
 				var answer *daemonv1.JoinResponse
 				var err error
 				if admitted {
 					answer, err = next(req)
 				}
-				_ = v.Process.Kill()
+				v.kill()
 				return answer, err
 			})
-			if err := v.Run(); err == nil || err.Error() != "signal: killed" {
-				t.Fatalf("%v\n%s", err, m.log)
-			}
+			v.mustBeKilled()
 			relay.OnJoin(nil)
 			if got, want := usesLeft(t, cp, token), int64(1); (got == want) == admitted {
 				t.Errorf("%d uses left before the next start", got)
@@ -243,36 +274,25 @@ func TestJoinIsKilledWhileItWaits(t *testing.T) {
 	}
 }
 
-// renewing is a control plane, and a machine whose certificate is due at once.
-func renewing(t *testing.T) (*controlplanetest.ControlPlane, *machine, string) {
+// dueMachine is a machine that has joined, with a certificate that is due for renewal at once. It moves the control
+// plane's clock.
+func dueMachine(t *testing.T, cp *controlplanetest.ControlPlane) (m *machine, node string) {
 	t.Helper()
-	cp := controlplanetest.Start(t, controlplanetest.Options{CertTTL: 2 * time.Hour})
-	m, node := joinedMachine(t, cp)
-	cp.Clock.Advance(110 * time.Minute)
-	m.now = cp.Clock.Now
-	return cp, m, node
-}
-
-// copyOf returns a machine with the same state.
-func (m *machine) copyOf(t *testing.T) *machine {
-	t.Helper()
-	c := newMachine(t, m.cp)
-	c.host, c.url, c.now = m.host, m.url, m.now
-	if err := os.CopyFS(c.data(), os.DirFS(m.data())); err != nil {
+	m = newMachine(t, cp)
+	m.host, m.now = anotherHost(t, t.Name()), cp.Clock.Now
+	result, err := m.join(newToken(t, cp, 1))
+	if err != nil {
 		t.Fatal(err)
 	}
-	// CopyFS widens modes, and bcd trusts no file that others may write.
-	for _, name := range append(c.files(), "") {
-		mode := os.FileMode(0o600)
-		if name == "" {
-			mode = 0o700
-		}
-		if err := os.Chmod(filepath.Join(c.data(), name), mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return c
+	cp.Clock.Advance(dueAfter)
+	return m, result.NodeID
 }
+
+// Less than an hour is left of a certificate of certLife after dueAfter: its renewal waits for nothing.
+const (
+	certLife = 2 * time.Hour
+	dueAfter = 90 * time.Minute
+)
 
 // mustRenew starts the daemon and checks that it has, or gets, a certificate after the one with the serial, and connects
 // with it.
@@ -308,16 +328,16 @@ func (m *machine) storedSerial() string {
 // certificate.
 // Req: RN-044
 func TestRenewalIsKilledAfterEveryStep(t *testing.T) {
-	cp, base, node := renewing(t)
-	serial := base.storedSerial()
-	steps := base.copyOf(t).stepsOf("renew", "")
+	cp := controlplanetest.Start(t, controlplanetest.Options{CertTTL: certLife})
+	counted, _ := dueMachine(t, cp)
+	steps := counted.stepsOf("renew", "")
 	if len(steps) < 10 {
 		t.Fatalf("only %d steps: %q", len(steps), steps)
 	}
 	for i, name := range steps {
-		// Not in parallel: two machines that are the same node take the session from each other.
 		t.Run(fmt.Sprint(i+1, " ", strings.TrimSpace(name)), func(t *testing.T) {
-			m := base.copyOf(t)
+			m, node := dueMachine(t, cp)
+			serial := m.storedSerial()
 			m.kill("renew", "", i+1)
 			m.storedSerial() // it loads as it was left
 			m.mustRenew(node, serial)
@@ -333,23 +353,22 @@ func TestRenewalIsKilledAfterEveryStep(t *testing.T) {
 func TestRenewalIsKilledWhileItWaits(t *testing.T) {
 	for name, renewed := range map[string]bool{"request on its way": false, "answer on its way": true} {
 		t.Run(name, func(t *testing.T) {
-			cp, m, node := renewing(t)
+			cp := controlplanetest.Start(t, controlplanetest.Options{CertTTL: certLife})
+			m, node := dueMachine(t, cp)
 			serial := m.storedSerial()
 			relay := cp.Relay(t)
 			m.url = relay.URL
-			v := m.victim("renew", "", 0)
+			v := m.newVictim("renew", "")
 			relay.OnRenew(func(_ context.Context, req *joinv1.RenewRequest, next func(*joinv1.RenewRequest) (*daemonv1.RenewResponse, error)) (*daemonv1.RenewResponse, error) {
 				var answer *daemonv1.RenewResponse
 				var err error
 				if renewed {
 					answer, err = next(req)
 				}
-				_ = v.Process.Kill()
+				v.kill()
 				return answer, err
 			})
-			if err := v.Run(); err == nil || err.Error() != "signal: killed" {
-				t.Fatalf("%v\n%s", err, m.log)
-			}
+			v.mustBeKilled()
 			relay.OnRenew(nil)
 			if got := m.storedSerial(); got != serial {
 				t.Errorf("the certificate is %s before the answer came", got)

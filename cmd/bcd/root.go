@@ -41,6 +41,8 @@ type app struct {
 func run(args []string, env Env) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	// A second signal ends the process at once, whatever it waits for.
+	context.AfterFunc(ctx, stop)
 	a := &app{Env: env}
 	root := a.root()
 	root.SetArgs(args)
