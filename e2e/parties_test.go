@@ -95,7 +95,7 @@ type machine struct {
 }
 
 // newMachine configures a machine with the files that the control plane's start wrote for it, and more lines.
-func newMachine(t *testing.T, p *plane, program string, more string) *machine {
+func newMachine(t *testing.T, p *plane, program, more string) *machine {
 	t.Helper()
 	m := &machine{t: t, plane: p, program: program, env: environment(), dir: shortDir(t)}
 	host := filepath.Join(m.dir, "host")
