@@ -73,7 +73,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 }
 
-// drain works off what is in the queue, each node in a transaction of its own. A node whose transaction fails stays.
+// drain works off what is in the queue, each node in a transaction of its own. A node whose transaction fails stays, for
+// the next time; those behind it do not wait for it.
 func (c *Controller) drain(ctx context.Context) error {
 	for {
 		var waiting []store.Queued
@@ -85,9 +86,12 @@ func (c *Controller) drain(ctx context.Context) error {
 			return err
 		}
 		for _, q := range waiting {
-			if err := c.Store.Write(ctx, func(tx *store.Tx) error { return c.accept(tx, q.NodeID) }); err != nil {
-				return fmt.Errorf("node %q: %w", q.NodeID, err)
+			if e := c.Store.Write(ctx, func(tx *store.Tx) error { return c.accept(tx, q.NodeID) }); e != nil {
+				err = errors.Join(err, fmt.Errorf("node %q: %w", q.NodeID, e))
 			}
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -101,8 +105,8 @@ func (c *Controller) accept(tx *store.Tx, nodeID string) error {
 		return err
 	}
 	n, err := tx.Node(nodeID)
-	if err != nil || n.State != store.NodeAdopting {
-		return err
+	if err != nil || n.State != store.NodeAdopting || n.HelloGeneration != n.IdentityGeneration {
+		return err // of no use yet: a node that was reclaimed while it waited comes again with the first Hello of its new identity
 	}
 	if err := tx.Publish(n.TenantID, events.AcceptanceStarted{NodeID: n.ID}); err != nil {
 		return err

@@ -138,3 +138,86 @@ func TestFirstCheckThatFailsDecides(t *testing.T) {
 		}
 	})
 }
+
+// A node that was reclaimed while it waited has not said Hello with its new identity: what it said before does not count.
+func TestReclaimedNodeWaitsForItsHello(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, dir, []byte{9}, acceptance.Checks) // which fails, and leaves it adopting
+		before, _ := look(t, s)
+		err := s.Write(t.Context(), func(tx *store.Tx) error {
+			before.IdentityGeneration++
+			return errors.Join(tx.ReclaimNode(before), tx.Enqueue(node, "hello"))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n, types := look(t, s); n.State != store.NodeAdopting || len(types) != 2 {
+			t.Errorf("node %s, events %v: it was judged by its old Hello", n.State, types)
+		}
+		say(t, s, []byte{1, 2, 3})
+		if n, _ := look(t, s); n.State != store.NodeAdopted {
+			t.Errorf("node %s after its new Hello", n.State)
+		}
+	})
+}
+
+// A node whose transaction fails does not hold up those behind it, and is tried again.
+func TestFailureHoldsUpNobody(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		failing := true
+		s, err := store.Open(t.Context(), store.Options{Path: filepath.Join(dir, "control.db"), Now: time.Now, AfterStep: func(step string) error {
+			if failing && step == "take the node from the queue" {
+				failing = false
+				return errors.New("disk on fire")
+			}
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.Write(t.Context(), func(tx *store.Tx) error {
+			err := errors.Join(tx.InsertTenant(store.Tenant{ID: tenant}), tx.InsertSite(store.Site{ID: "site_a", TenantID: tenant}))
+			for _, id := range []string{"node_1", "node_2"} {
+				err = errors.Join(err, tx.InsertNode(store.Node{
+					ID: id, TenantID: tenant, SiteID: "site_a", Role: store.RoleNode, State: store.NodeAdopted, Trust: store.TrustPlatform, IdentityGeneration: 1,
+				}), tx.Enqueue(id, "joined"))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error)
+		c := &acceptance.Controller{Store: s, Checks: acceptance.Checks, Log: slog.New(slog.DiscardHandler)}
+		go func() { done <- c.Run(ctx) }()
+		waiting := func() (ids []string) {
+			synctest.Wait()
+			err := s.Read(t.Context(), func(tx *store.Tx) error {
+				queue, err := tx.Queue(10)
+				for _, q := range queue {
+					ids = append(ids, q.NodeID)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ids
+		}
+		if got := waiting(); !slices.Equal(got, []string{"node_1"}) {
+			t.Errorf("waiting: %v, want the one that failed", got)
+		}
+		time.Sleep(31 * time.Second)
+		if got := waiting(); len(got) != 0 {
+			t.Errorf("waiting after the next try: %v", got)
+		}
+		cancel()
+		if err := errors.Join(<-done, s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}
