@@ -77,10 +77,10 @@ func Open(ctx context.Context, o Options) (_ Store, err error) {
 	}()
 	c, err := newConn(ctx, db)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the database %q: %w", o.Path, err)
+		return nil, fmt.Errorf("cannot open the database %q: %w", o.Path, classify(err))
 	}
 	if err := migrate(ctx, c, o.Now); err != nil {
-		return nil, err
+		return nil, classify(err)
 	}
 	s.writer = newWriter(c, s)
 	for range maxReaders {
@@ -148,7 +148,7 @@ func (s *sqliteStore) Write(ctx context.Context, fn func(*Tx) error) error {
 // now is the clock as the database keeps it: UTC, whole milliseconds.
 func (s *sqliteStore) now() time.Time { return s.opts.Now().UTC().Truncate(time.Millisecond) }
 
-// classify gives SQLite's errors the sentinels of this package.
+// classify gives SQLite's errors the sentinels of this package, and what an operator must act on its code and hint.
 func classify(err error) error {
 	var e *sqlite.Error
 	if !errors.As(err, &e) {
@@ -159,6 +159,10 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrDuplicate, err)
 	case sqlite3.SQLITE_FULL:
 		return fault.New(fault.NoSpace, "free space on the database's file system", "%w", err)
+	}
+	switch e.Code() & 0xff { // without what SQLite adds of the place
+	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
+		return fault.New(fault.Config, "restore the database from a backup", "%w", err)
 	}
 	return err
 }

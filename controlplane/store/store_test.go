@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -433,6 +434,38 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	_, err = store.Open(t.Context(), o)
 	if !fault.Is(err, fault.Newer) || fault.HintOf(err) == "" {
 		t.Errorf("err = %v, want NEWER_VERSION with a hint", err)
+	}
+}
+
+func TestDamagedDatabaseIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.db")
+	o := store.Options{Path: path, Now: func() time.Time { return epoch }}
+	s, err := store.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{
+		"no database":  bytes.Repeat([]byte("no database "), 1000),
+		"cut":          good[:len(good)/2],
+		"half written": append(slices.Clone(good[:4096]), make([]byte, len(good)-4096)...),
+	} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := store.Open(t.Context(), o)
+		if !fault.Is(err, fault.Config) || fault.HintOf(err) != "restore the database from a backup" {
+			t.Errorf("%s: %v", name, err)
+		}
+		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, content) {
+			t.Errorf("%s: the file was changed, %v", name, err)
+		}
 	}
 }
 
