@@ -115,7 +115,8 @@ func (b *Bundle) writePublic(dir string) error {
 	return writeNew(dir, PublicFile, 0o644, append(data, '\n'))
 }
 
-// Load reads the bundle of dir. A wrong secret, a damaged file and a newer version are told apart.
+// Load reads the bundle of dir. A wrong secret, a damaged file and a newer version are told apart. Where the public file
+// is there, it must be the bundle's: machines are configured with its pins, and with others none could join.
 func Load(dir, secret string) (*Bundle, error) {
 	if err := checkSecret(secret); err != nil {
 		return nil, err
@@ -133,7 +134,25 @@ func Load(dir, secret string) (*Bundle, error) {
 	if err != nil {
 		return nil, withPath(path, err)
 	}
+	if err := b.checkPublic(dir); err != nil {
+		return nil, err
+	}
 	return b, nil
+}
+
+func (b *Bundle) checkPublic(dir string) error {
+	if !exists(filepath.Join(dir, PublicFile)) {
+		return nil // an Init that a crash cut short
+	}
+	p, err := LoadPublic(dir)
+	if err != nil {
+		return err
+	}
+	if p.trustDomain != b.public.trustDomain || p.Pins() != b.public.Pins() {
+		return fault.New(fault.Config, fmt.Sprintf("move %s away, and pki init with the same trust domain and secret writes the right one", PublicFile),
+			"%q is not of the PKI in %s beside it", filepath.Join(dir, PublicFile), PrivateFile)
+	}
+	return nil
 }
 
 // LoadPublic reads the public side of the bundle of dir. It needs no secret.

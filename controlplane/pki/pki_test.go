@@ -142,6 +142,43 @@ func TestPublicFileNeedsNoSecretAndChecksItsPins(t *testing.T) {
 	}
 }
 
+// Two files that were mixed up would tell machines pins that nobody answers to.
+func TestLoadRefusesAnotherPublicFile(t *testing.T) {
+	dir, made := initDir(t)
+	path := filepath.Join(dir, pki.PublicFile)
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	otherDir, _ := initDir(t)
+	other, err := os.ReadFile(filepath.Join(otherDir, pki.PublicFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{
+		"another PKI's":        other,
+		"another trust domain": bytes.Replace(good, []byte(domain), []byte("other.example.com"), 1),
+		"cut":                  good[:len(good)/2],
+	} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := pki.Load(dir, secret); !fault.Is(err, fault.Config) {
+			t.Errorf("%s: error %v, want %s", name, err, fault.Config)
+		}
+	}
+	// As the hint says: moved away, it is written again.
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pki.Init(dir, domain, secret, now); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := pki.Load(dir, secret); err != nil || b.Public().Pins() != made.Public().Pins() {
+		t.Errorf("after it was written again: %v", err)
+	}
+}
+
 func TestInitNeverWritesOver(t *testing.T) {
 	for _, name := range []string{pki.PrivateFile, pki.PublicFile} {
 		dir := t.TempDir()
