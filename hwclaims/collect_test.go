@@ -166,7 +166,7 @@ func TestUnreadableIsNotAbsent(t *testing.T) {
 	var unreadable []string
 	for _, u := range report.Unreadable {
 		unreadable = append(unreadable, u.What)
-		if u.Path != "sys/class/dmi/id/"+u.What || u.Reason != "permission denied" {
+		if u.Path != "/sys/class/dmi/id/"+u.What || u.Reason != "permission denied" {
 			t.Errorf("%+v", u)
 		}
 	}

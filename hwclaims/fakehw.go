@@ -10,7 +10,7 @@ func profileFacts(m profile.Machine) facts {
 	if m.DMI != nil {
 		f.dmi = make(map[string]field, len(m.DMI))
 		for name, file := range m.DMI {
-			f.dmi[name] = profileField(dmiDir+"/"+name, file)
+			f.dmi[name] = profileField("/"+dmiDir+"/"+name, file)
 		}
 	}
 	if m.DMI == nil && m.DeviceTreeSerial != "" {

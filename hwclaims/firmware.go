@@ -27,13 +27,31 @@ func (f *facts) readFirmware(t tree) {
 		return
 	}
 	f.notes = append(f.notes, "no SMBIOS: /"+dmiDir+" does not exist")
+	f.readDeviceTreeSerial(t)
+	f.model = t.field("sys/firmware/devicetree/base/model")
+}
+
+// readDeviceTreeSerial takes the first serial that may be one, else the first that is there at all, so that the report
+// says why it does not count. One that cannot be read ends the search: another in its place would be another machine.
+func (f *facts) readDeviceTreeSerial(t tree) {
 	for _, path := range deviceTreeSerials {
-		if f.deviceTree = t.field(path); f.deviceTree.state != fieldAbsent {
-			break
+		serial := t.field(path)
+		switch {
+		case serial.state == fieldUnreadable:
+			f.deviceTree = serial
+			return
+		case serial.state == fieldAbsent:
+			continue
+		case f.deviceTree.state == fieldAbsent:
+			f.deviceTree = serial
 		}
+		if text, ok := cleanText(serial.bytes); ok && fillerText(text, nil) == "" {
+			f.deviceTree = serial
+			return
+		}
+		f.notes = append(f.notes, "no serial number in "+serial.path+": it holds filler")
 	}
 	if f.deviceTree.state == fieldAbsent {
 		f.notes = append(f.notes, "no device tree serial")
 	}
-	f.model = t.field("sys/firmware/devicetree/base/model")
 }

@@ -3,6 +3,7 @@ package hwclaims
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -83,18 +84,45 @@ func running(root string) bool {
 // tree reads files below one root and never leaves it.
 type tree struct{ fsys fs.FS }
 
+// maxFile is how much of a file is read, in bytes. The kernel's own files are smaller than a page.
+const maxFile = 64 << 10
+
 // field reads one small file. Only a file that is not there is absent.
 func (t tree) field(path string) field {
-	b, err := fs.ReadFile(t.fsys, path)
+	b, err := t.read(path)
 	switch {
 	case err == nil:
-		return field{state: fieldPresent, bytes: string(b), path: path}
-	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, unix.EOPNOTSUPP):
-		return field{path: path}
+		return field{state: fieldPresent, bytes: string(b), path: "/" + path}
+	case absent(err) || errors.Is(err, unix.EOPNOTSUPP):
+		return field{path: "/" + path}
 	default:
-		return field{state: fieldUnreadable, path: path, cause: cause(err)}
+		return field{state: fieldUnreadable, path: "/" + path, cause: cause(err)}
 	}
 }
+
+// read reads the start of a regular file. Anything else in its place, a pipe of a recorded tree say, could block for
+// ever when opened.
+func (t tree) read(path string) ([]byte, error) {
+	info, err := fs.Stat(t.fsys, path)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // field tells the errors apart
+	}
+	if info.IsDir() {
+		return nil, syscall.EISDIR
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	f, err := t.fsys.Open(path)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // as above
+	}
+	defer func() { _ = f.Close() }() // opened for reading only
+	return io.ReadAll(io.LimitReader(f, maxFile))
+}
+
+// absent reports an error that says that there is no such file.
+func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) }
 
 // text returns a file's content without its last line feed, "" for a file that cannot be read.
 func (t tree) text(path string) string {
@@ -102,9 +130,13 @@ func (t tree) text(path string) string {
 	return s
 }
 
-func (t tree) exists(path string) bool {
+// lstat reports whether there is a file of that name, a link included, and why nobody can tell.
+func (t tree) lstat(path string) (exists bool, problem error) {
 	_, err := fs.Lstat(t.fsys, path)
-	return err == nil
+	if err != nil && !absent(err) {
+		return false, err //nolint:wrapcheck // cause takes it apart
+	}
+	return err == nil, nil
 }
 
 // cause returns the innermost words of an error of the file system: the path is said elsewhere.

@@ -17,7 +17,11 @@ const (
 // readGPUs asks NVML, else the driver's own files. Without a driver there is nothing to ask, and no child is started.
 // NVML answers for the machine that we run on (live), so a recorded machine has only its files.
 func (f *facts) readGPUs(ctx context.Context, t tree, live bool, o Options) {
-	if !t.exists(nvidiaDir) {
+	switch exists, problem := t.lstat(nvidiaDir); {
+	case problem != nil:
+		f.unreadable = append(f.unreadable, Unreadable{What: whatGPU, Path: "/" + nvidiaDir, Reason: cause(problem)})
+		return
+	case !exists:
 		f.notes = append(f.notes, "no NVIDIA driver: /"+nvidiaDir+" does not exist")
 		return
 	}
@@ -52,7 +56,7 @@ func (f *facts) readProcGPUs(t tree) {
 		path := nvidiaGPUs + "/" + e.Name() + "/information"
 		switch info := t.field(path); info.state {
 		case fieldUnreadable:
-			f.unreadable = append(f.unreadable, Unreadable{What: whatGPU, Path: "/" + path, Reason: info.cause})
+			f.unreadable = append(f.unreadable, Unreadable{What: whatGPU, Path: info.path, Reason: info.cause})
 		case fieldAbsent:
 			f.notes = append(f.notes, "no GPU information: /"+path+" does not exist")
 		case fieldPresent:

@@ -14,7 +14,8 @@ const netDir = "sys/class/net"
 // permanent address of a link whose address was changed.
 func (f *facts) readNICs(t tree, root string) {
 	var nics []nic
-	byNetlink := sharesNetwork(root)
+	live := sharesNetwork(root)
+	byNetlink := live
 	if byNetlink {
 		links, err := dumpLinks()
 		if err != nil {
@@ -44,7 +45,7 @@ func (f *facts) readNICs(t tree, root string) {
 	for i := range nics {
 		n := &nics[i]
 		n.readSysfs(t)
-		if byNetlink && n.permanentOr("") == "" && n.notPhysical() == "" {
+		if live && n.permanentOr("") == "" && n.notPhysical() == "" {
 			n.permanent = ethtoolPermanent(n.name)
 		}
 		if n.permanentOr("") == "" {
@@ -71,7 +72,11 @@ func (n *nic) readSysfs(t tree) {
 		}
 	}
 	device := link + "/device"
-	if !t.exists(device) {
+	exists, problem := t.lstat(device)
+	if problem != nil {
+		n.problem = "unreadable (" + cause(problem) + ")"
+	}
+	if !exists {
 		return
 	}
 	n.device = true
@@ -81,7 +86,10 @@ func (n *nic) readSysfs(t tree) {
 	bus, _, _ := strings.Cut(uevent["MODALIAS"], ":")
 	n.bus = busOf(where, t.linkBase(device+"/subsystem", bus))
 	n.pciID = pciID(t.text(device+"/vendor"), t.text(device+"/device"))
-	n.vf = t.exists(device + "/physfn")
+	n.vf, problem = t.lstat(device + "/physfn")
+	if problem != nil {
+		n.problem = "unreadable (" + cause(problem) + ")"
+	}
 	n.removable = t.removable(where)
 }
 
