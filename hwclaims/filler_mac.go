@@ -5,6 +5,9 @@ import (
 	"strings"
 )
 
+// minMACBytes is how many equal steps in a row count: 00:11:22:33:44:.., ..:02:03:04:05:06, 00:a0:b0:c0:d0:e0.
+const minMACBytes = 4
+
 // fillerMAC says why an address is no identifier, "" when it may be one: an identifier is unicast, globally administered
 // and not shared.
 func fillerMAC(m [6]byte) string {
@@ -19,12 +22,15 @@ func fillerMAC(m [6]byte) string {
 		return "multicast"
 	case m[0]&2 != 0:
 		return "locally administered"
-	case strings.Repeat(d[:2], 6) == d:
-		return "one repeated byte"
-	case countingMAC(m, d):
+	case oneByte(d[2:]), d[:4] == d[4:8] && d[:4] == d[8:], d[:6] == d[6:]:
+		return "repeated bytes"
+	case equalSteps(m[:]) >= minMACBytes, upwards("0" + strings.TrimLeft(d, "0")):
 		return "counting"
-	case m[0] == 0 && m[1] == 0 && m[2] == 0 && m[3] == 0:
+	case [4]byte(m[:4]) == [4]byte{}, [4]byte(m[1:5]) == [4]byte{}:
 		return "nearly all zero"
+	}
+	if why := hexWord(d); why != "" {
+		return why
 	}
 	for _, p := range k.prefix {
 		if strings.HasPrefix(d, p) {
@@ -32,18 +38,4 @@ func fillerMAC(m [6]byte) string {
 		}
 	}
 	return ""
-}
-
-// countingMAC finds at least five bytes that count by one or by 0x11, and digits that count: 00:11:22:33:44:55,
-// 00:02:03:04:05:06, 00:12:34:56:78:9a.
-func countingMAC(m [6]byte, digits string) bool {
-	for _, step := range []byte{1, 0xff, 0x11, 0xef} {
-		run := 0
-		for i := 1; i < len(m); i++ {
-			if run = next(run, m[i]-m[i-1] == step); run == 4 {
-				return true
-			}
-		}
-	}
-	return upwards(digits) || upwards(digits[1:])
 }

@@ -15,8 +15,8 @@ var templatePattern = pattern(
 var templateFold = pattern(
 	`^type[0-9]|smbiostype|smbios|^dmi(system|base|board|chassis|product|bios)|inject|reserve|yyyymmdd|yymmdd`)
 
-// revision is a version that stands where a serial should: "V1.0", "Rev 2".
-var revision = pattern(`(?i)^(v|ver|version|rev|revision)[. ]*[0-9]{1,2}(\.[0-9]{1,2})*$`)
+// revision is a version that stands where a serial should: "V1.0", "Rev 2", "Ver.001", "REV:A01", "1.0.0", "Rev 1.xx".
+var revision = pattern(`(?i)^((v|ver|version|rev|revision)[.: ]*[a-z]?[0-9]{1,3}|r?[0-9]{1,2}\.[0-9]{1,2})(\.([0-9]{1,2}|x{1,2}))*$`)
 
 func templateToken(text, f string) bool {
 	return templatePattern().MatchString(text) || templateFold().MatchString(f) || revision().MatchString(text) || masked(f)
@@ -33,10 +33,10 @@ func masked(f string) bool {
 	return len(f) >= 6 && strings.Contains(f, "xxx") && 2*strings.Count(f, "x") > len(f)
 }
 
-// labels are the short words that stand before a counted number: "SN12345", "MB-1234567890".
+// labels are the short words that stand before a number: "SN001", "SN12345", "MB-1234567890".
 var labels = map[string]bool{
 	"sn": true, "no": true, "nr": true, "id": true, "mb": true, "pn": true, "abc": true, "abcd": true,
-	"abcdef": true, "xyz": true, "test": true, "asset": true, "serial": true, "tag": true, "num": true, "number": true,
+	"abcdef": true, "xyz": true, "test": true, "asset": true, "serial": true, "tag": true, "num": true, "number": true, "oem": true,
 }
 
 // counting reports folded text that counts: digits upwards or downwards ("0123456789", "9876543210", any length, starting
@@ -49,7 +49,7 @@ func counting(f string) bool {
 	if inOrder(f) && (hasDigit(f) || len(f) >= 5 || f[0] == 'a' && len(f) >= 4) {
 		return true
 	}
-	if d := undoubled(f); d != "" && inOrder(d) {
+	if d := undoubled(f); d != "" && inOrder(d) || countingParts(f) || interleaved(f) {
 		return true
 	}
 	rest := strings.TrimLeft(f, "abcdefghijklmnopqrstuvwxyz")
@@ -59,19 +59,61 @@ func counting(f string) bool {
 	if significant := strings.TrimLeft(digits, "0"); len(significant) >= 6 {
 		digits = significant
 	}
+	if n := len(strings.TrimRight(digits, "0")); n >= 9 { // "123456789000"
+		digits = digits[:n]
+	}
 	if !inOrder(digits) || strings.ContainsAny(tail, "0123456789") {
-		return false
+		return labels[prefix] && tail == "" && digits != "" && len(digits) <= maxIndex // "SN001"
 	}
 	switch {
 	case tail != "":
 		return len(prefix) <= 4 && (len(digits) >= 7 && len(tail) <= 4 || len(digits) >= 6 && inOrder(tail))
 	case labels[prefix]:
-		return len(digits) >= 3
+		return true
+	case len(prefix) >= minText && fillerVocabulary().words[prefix]:
+		return len(digits) >= 4
 	case len(prefix) <= 4:
-		return len(digits) >= 5
+		return len(digits) >= 5 && (fromTheStart(digits) || len(digits) >= 7)
 	default:
 		return len(digits) >= 8
 	}
+}
+
+// fromTheStart reports digits that count up from 0 or 1. Real serials count from elsewhere, or back, by chance.
+func fromTheStart(digits string) bool { return digits[0] <= '1' && upwards(digits) }
+
+// countingParts reports runs of letters and of digits that all count, each of three or more, the first from its start:
+// "123ABC", "ABC123XYZ".
+func countingParts(f string) bool {
+	if f[0] != 'a' && f[0] > '1' {
+		return false
+	}
+	parts := 0
+	for f != "" {
+		n := strings.IndexFunc(f, func(r rune) bool { return hasDigit(string(r)) != hasDigit(f[:1]) })
+		if n < 0 {
+			n = len(f)
+		}
+		if n < 3 || !inOrder(f[:n]) {
+			return false
+		}
+		parts, f = parts+1, f[n:]
+	}
+	return parts >= 2
+}
+
+// interleaved reports letters from a and digits from 1 in turn: "A1B2C3", "1A2B3C4D5E".
+func interleaved(f string) bool {
+	var even, odd strings.Builder
+	for i := range len(f) {
+		if i%2 == 0 {
+			even.WriteByte(f[i])
+		} else {
+			odd.WriteByte(f[i])
+		}
+	}
+	x, y := even.String(), odd.String()
+	return len(y) >= 3 && inOrder(x) && inOrder(y) && (x[0] == 'a' && y[0] <= '1' || x[0] <= '1' && y[0] == 'a')
 }
 
 // inOrder reports at least two characters, each the next of the one before, or each the previous one. After "9" comes

@@ -1,6 +1,7 @@
 package hwclaims
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"math/bits"
 	"strings"
@@ -42,8 +43,11 @@ func uuidRules() []func([16]byte) string {
 	return []func([16]byte) string{repeatedUUID, countingUUID, sparseUUID, hexWordUUID, macUUID, dellUUID, amiUUID, textUUID}
 }
 
-// repeatedUUID finds one repeated digit, byte or unit of up to eight bytes, two digits in any order, and bytes or groups
-// of one repeated digit each.
+// minUUIDKinds is the fewest different digits of a UUID that was not typed by hand.
+const minUUIDKinds = 4
+
+// repeatedUUID finds one repeated digit, byte or unit of up to eight bytes, a few digits in any order, bytes of one
+// repeated digit each, groups of one repeated byte each, and a number before one repeated byte.
 func repeatedUUID(u [16]byte) string {
 	d := hex.EncodeToString(u[:])
 	if strings.Trim(d[1:], d[:1]) == "" {
@@ -54,61 +58,100 @@ func repeatedUUID(u [16]byte) string {
 			return "one repeated unit"
 		}
 	}
-	if rest := strings.ReplaceAll(d, d[:1], ""); strings.Trim(rest, rest[:1]) == "" && strings.Trim(d, "0"+rest[:1]) != "" {
-		return "two digits"
+	if kinds(d) < minUUIDKinds {
+		return "few different digits"
 	}
 	if doubledBytes(u) {
 		return "bytes of one repeated digit"
 	}
+	if oneByte(d[8:]) { // FreeBSD refuses ????????-ffff-ffff-ffff-ffffffffffff
+		return "a number and one repeated byte"
+	}
 	for _, group := range strings.Split(formatUUID(u), "-") {
-		if strings.Trim(group, group[:1]) != "" {
+		if !oneByte(group) {
 			return ""
 		}
 	}
-	return "groups of one repeated digit"
+	return "groups of one repeated byte"
 }
 
-func doubledBytes(u [16]byte) bool {
-	for _, b := range u {
-		if b>>4 != b&15 {
-			return false
+// kinds counts the different characters of a text.
+func kinds(s string) int {
+	n := 0
+	for i := range len(s) {
+		if strings.IndexByte(s, s[i]) == i {
+			n++
 		}
 	}
-	return true
+	return n
+}
+
+// oneByte reports hex digits of one repeated byte.
+func oneByte(digits string) bool { return strings.Repeat(digits[:2], len(digits)/2) == digits }
+
+// doubledBytes reports bytes of one repeated digit each, but for the two that hold version and variant. A MAC after
+// zeros ("00000000-0000-0000-0000-002590000001") is none.
+func doubledBytes(u [16]byte) bool {
+	strays, zeros := 0, 0
+	for i, b := range u {
+		if b>>4 != b&15 && i != 6 && i != 8 {
+			strays++
+		}
+		if b == 0 {
+			zeros++
+		}
+	}
+	return strays == 0 && zeros <= len(u)/2
 }
 
 const (
-	minUUIDDigits = 18 // of 31 steps from digit to digit; two are expected in a random UUID
-	minUUIDBytes  = 7  // steps in a row from byte to byte
+	minUUIDDigits = 18 // of 31 steps from digit to digit; four are expected in a random UUID
+	minUUIDBytes  = 7  // equal steps in a row from byte to byte
+	minUUIDWords  = 5  // equal steps in a row from one pair of bytes to the next
 )
 
-// countingUUID finds digits or bytes that count: 12345678-90ab-…, 00010203-0405-…, …-0807-060504030201.
+// countingUUID finds digits, bytes or pairs of bytes that count by whatever step: 12345678-90ab-…, 00010203-0405-…,
+// …-0807-060504030201, 10203040-5060-…, 00010002-0003-….
 func countingUUID(u [16]byte) string {
 	d := hex.EncodeToString(u[:])
 	steps := 0
 	for i := 1; i < len(d); i++ {
-		if d[i] != d[i-1] && upwards(d[i-1:i+1]) {
+		if d[i] != d[i-1] && inOrder(d[i-1:i+1]) {
 			steps++
-		}
-	}
-	up, down := 0, 0
-	for i := 1; i < len(u); i++ {
-		up, down = next(up, u[i] == u[i-1]+1), next(down, u[i] == u[i-1]-1)
-		if up >= minUUIDBytes || down >= minUUIDBytes {
-			return "counting bytes"
 		}
 	}
 	if steps >= minUUIDDigits {
 		return "counting digits"
 	}
+	if equalSteps(u[:]) >= minUUIDBytes {
+		return "counting bytes"
+	}
+	words := make([]uint16, 8)
+	for i := range words {
+		words[i] = binary.BigEndian.Uint16(u[2*i:])
+	}
+	if equalSteps(words) >= minUUIDWords {
+		return "counting"
+	}
 	return ""
 }
 
-func next(run int, goesOn bool) int {
-	if goesOn {
-		return run + 1
+// equalSteps returns how often in a row numbers go on by one step that is not zero.
+func equalSteps[T byte | uint16](numbers []T) int {
+	longest, run := 0, 0
+	for i := 1; i < len(numbers); i++ {
+		step := numbers[i] - numbers[i-1]
+		switch {
+		case step == 0:
+			run = 0
+		case i > 1 && step == numbers[i-1]-numbers[i-2]:
+			run++
+		default:
+			run = 1
+		}
+		longest = max(longest, run)
 	}
-	return 0
+	return longest
 }
 
 // maxStrayBits is how many bits differ from all zeros or all ones by accident.
@@ -133,19 +176,21 @@ func sparseUUID(u [16]byte) string {
 // hexWords are words that programmers spell in hex digits where a value is still missing.
 var hexWords = []string{"deadbeef", "deadc0de", "cafebabe", "feedface", "baadf00d", "badc0ffee", "deaddead"}
 
-func hexWordUUID(u [16]byte) string {
-	d := hex.EncodeToString(u[:])
+func hexWordUUID(u [16]byte) string { return hexWord(hex.EncodeToString(u[:])) }
+
+func hexWord(digits string) string {
 	for _, w := range hexWords {
-		if strings.Contains(d, w) {
+		if strings.Contains(digits, w) {
 			return "a programmer's hex word"
 		}
 	}
 	return ""
 }
 
-// macUUID judges a UUID that is nothing but a MAC after ten zero bytes: it is as good as the MAC.
+// macUUID judges a UUID that is nothing but a MAC, after ten zero bytes or after Apple's constant: it is as good as the
+// MAC.
 func macUUID(u [16]byte) string {
-	if [10]byte(u[:10]) != [10]byte{} {
+	if head := [10]byte(u[:10]); head != [10]byte{} && head != [10]byte{6: 0x10, 8: 0x80} {
 		return ""
 	}
 	if why := fillerMAC([6]byte(u[10:])); why != "" {

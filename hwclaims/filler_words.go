@@ -81,11 +81,16 @@ func (v vocabulary) composed(text string) bool {
 		}
 		letters += len(w)
 		longest = max(longest, len(w))
-		if !v.words[w] && !v.misspelt(w) && !madeOf(w, func(part string) bool { return len(part) >= minText && v.words[part] }) {
+		if !v.words[w] && !v.misspelt(w) && !v.glued(strings.TrimSuffix(w, "sn")) {
 			return false
 		}
 	}
 	return letters >= minText && digits <= maxIndex && (digits == 0 || longest > minText)
+}
+
+// glued reports words of the vocabulary without anything between them: "SYSTEMSERIAL".
+func (v vocabulary) glued(w string) bool {
+	return madeOf(w, func(part string) bool { return len(part) >= minText && v.words[part] })
 }
 
 // misspelt reports a word that is one letter off, or two off where it is long, or the long start of one.
@@ -126,8 +131,20 @@ func onlyWords(text, f string) bool {
 
 var leet = strings.NewReplacer("0", "o", "1", "l", "3", "e", "4", "a", "5", "s", "7", "t")
 
-// unleet reads digits as the letters that they resemble: "T0 be fi11ed".
-func unleet(f string) string { return leet.Replace(f) }
+// unleet reads digits as the letters that they resemble: "T0 be fi11ed". A serial's digits are digits ("GJG8N07537A22307"
+// does not say "not set"): text is letters for the most part.
+func unleet(f string) string {
+	digits := 0
+	for _, r := range f {
+		if unicode.IsDigit(r) {
+			digits++
+		}
+	}
+	if 3*digits > len(f) {
+		return f
+	}
+	return leet.Replace(f)
+}
 
 // shareRun reports whether s and whole have n bytes in a row in common.
 func shareRun(s, whole string, n int) bool {
