@@ -6,7 +6,36 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
+
+// SetBusyTimeout changes how long the writes of stores that are opened from now on wait for another process.
+func SetBusyTimeout(t testing.TB, d time.Duration) {
+	before := busyTimeout
+	busyTimeout = d
+	t.Cleanup(func() { busyTimeout = before })
+}
+
+// Lock takes the write lock of a database, as another process would, until the function that it returns is called.
+func Lock(t testing.TB, path string) (unlock func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := errors.Join(c.Close(), db.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 // RaiseSchemaVersion makes the database look as if a newer program had written it.
 func RaiseSchemaVersion(t testing.TB, path string) {

@@ -19,8 +19,8 @@ import (
 // maxReaders is how many snapshots may be open at once. More reads wait.
 const maxReaders = 4
 
-// busyTimeout is how long a write waits for another process that holds the lock.
-const busyTimeout = 10 * time.Second
+// busyTimeout is how long a write waits for another process that holds the lock. Only this package's tests change it.
+var busyTimeout = 10 * time.Second
 
 const (
 	// cacheKiB is each connection's page cache.
@@ -161,6 +161,8 @@ func classify(err error) error {
 		return fault.New(fault.NoSpace, "free space on the database's file system", "%w", err)
 	}
 	switch e.Code() & 0xff { // without what SQLite adds of the place
+	case sqlite3.SQLITE_BUSY:
+		return fault.New(fault.Busy, "end the other program that uses the database", "%w", err)
 	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
 		return fault.New(fault.Config, "restore the database from a backup", "%w", err)
 	}

@@ -437,6 +437,26 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	}
 }
 
+// A lock that another process holds is temporary, and says so.
+func TestLockedDatabaseIsBusy(t *testing.T) {
+	store.SetBusyTimeout(t, 20*time.Millisecond)
+	path := filepath.Join(t.TempDir(), "control.db")
+	s := open(t, func(o *store.Options) { o.Path = path })
+	unlock := store.Lock(t, path)
+	insert := func(tx *store.Tx) error { return tx.InsertTenant(store.Tenant{ID: tenantID}) }
+	if err := s.Write(t.Context(), insert); !fault.Is(err, fault.Busy) {
+		t.Errorf("a write under another's lock: %v, want %s", err, fault.Busy)
+	}
+	read(t, s, func(tx *store.Tx) error { // which takes no lock
+		if _, err := tx.Tenant(tenantID); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("the tenant: %v", err)
+		}
+		return nil
+	})
+	unlock()
+	write(t, s, insert)
+}
+
 func TestDamagedDatabaseIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	o := store.Options{Path: path, Now: func() time.Time { return epoch }}
