@@ -3,6 +3,7 @@ package joinservice_test
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -570,5 +571,52 @@ func TestAttestorShortensTheLifetime(t *testing.T) {
 		if !slices.Equal(a.GetAllowedKinds(), []string{"disk.*"}) {
 			t.Errorf("allowed kinds %q", a.GetAllowedKinds())
 		}
+	}
+}
+
+// proving is an attestor that proved where the node key lives.
+type proving struct{ joinservice.JoinToken }
+
+const statement = "urn:bc:tpm-ak:sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+
+func (a proving) Open(ctx context.Context, r *joinservice.Request) (joinservice.Credential, error) {
+	c, err := a.JoinToken.Open(ctx, r)
+	return provingCredential{c}, err
+}
+
+type provingCredential struct{ joinservice.Credential }
+
+func (c provingCredential) Prove(tx *store.Tx) (*joinservice.Grant, error) {
+	g, err := c.Credential.Prove(tx)
+	if err == nil {
+		g.NodeKeyInTPM, g.Statements = true, []string{statement}
+	}
+	return g, err
+}
+
+// Req: JF-043 NC-010 NC-011
+func TestProvenNodeKeyIsToldAndStated(t *testing.T) {
+	w := newWorld(t, func(o *joinservice.Options) {
+		o.Attestors = []joinservice.Attestor{proving{joinservice.JoinToken{Keys: o.Keys.Decryption}}}
+	})
+	leaf := leafOf(t, w.mustJoin(newMachine(t), w.token()))
+	if len(leaf.URIs) != 2 || leaf.URIs[0].Scheme != "spiffe" || leaf.URIs[1].String() != statement {
+		t.Errorf("names %v, want the SPIFFE ID and the statement", leaf.URIs)
+	}
+	audit := query(w, func(tx *store.Tx) ([]events.Audit, error) { return tx.Audit(w.root, "", 100) })
+	var told events.NodeJoined
+	if err := json.Unmarshal(audit[len(audit)-1].Data, &told); err != nil {
+		t.Fatal(err)
+	}
+	if all := eventsOf[events.NodeJoined](w, w.root); len(all) != 1 || all[0].NodeKey != "tpm" || told.NodeKey != "tpm" {
+		t.Errorf("events %+v, audit %+v, want node key tpm", all, told)
+	}
+	// Without the proof neither is there.
+	plain := newWorld(t)
+	if leaf := leafOf(t, plain.mustJoin(newMachine(t), plain.token())); len(leaf.URIs) != 1 {
+		t.Errorf("names %v of a join that proved nothing", leaf.URIs)
+	}
+	if all := eventsOf[events.NodeJoined](plain, plain.root); len(all) != 1 || all[0].NodeKey != "unattested" {
+		t.Errorf("events %+v, want node key unattested", all)
 	}
 }
