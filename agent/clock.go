@@ -23,9 +23,25 @@ type clock struct {
 	offset time.Duration
 	signed bool
 	known  bool
+	// changed has a value when the offset changed by more than agreeWithin.
+	changed chan struct{}
 }
 
-func newClock(now func() time.Time) *clock { return &clock{now: now} }
+func newClock(now func() time.Time) *clock { return &clock{now: now, changed: make(chan struct{}, 1)} }
+
+// Changed has a value after the offset changed by much: who waits for a moment of the control plane's time looks again.
+func (c *clock) Changed() <-chan struct{} { return c.changed }
+
+// set takes a new offset. The caller holds the lock.
+func (c *clock) set(offset time.Duration, signed bool) {
+	if (offset - c.offset).Abs() > agreeWithin {
+		select {
+		case c.changed <- struct{}{}:
+		default:
+		}
+	}
+	c.offset, c.signed, c.known = offset, signed, true
+}
 
 // Local returns the machine's wall clock, without the monotonic reading: that one stands still in suspend.
 func (c *clock) Local() time.Time { return c.now().Round(0) }
@@ -47,7 +63,7 @@ func (c *clock) Offset() (time.Duration, bool) {
 func (c *clock) Signed(server time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.offset, c.signed, c.known = server.Sub(c.Local()), true, true
+	c.set(server.Sub(c.Local()), true)
 }
 
 // Hint takes an unsigned time that has just arrived.
@@ -61,5 +77,5 @@ func (c *clock) Hint(server time.Time) {
 	if c.signed && (offset-c.offset).Abs() <= agreeWithin {
 		return
 	}
-	c.offset, c.signed, c.known = offset, false, true
+	c.set(offset, false)
 }

@@ -69,3 +69,25 @@ func TestBackoffIsSpread(t *testing.T) {
 		t.Errorf("100 first waits have %d values", len(seen))
 	}
 }
+
+// Who waits for a moment is told when the clock turns out to be wrong.
+func TestClockTellsOfAChange(t *testing.T) {
+	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	clock := agent.NewClock(func() time.Time { return now })
+	told := func() bool {
+		select {
+		case <-clock.Changed():
+			return true
+		default:
+			return false
+		}
+	}
+	clock.Signed(now.Add(time.Second))
+	if told() {
+		t.Error("told of a second")
+	}
+	clock.Hint(now.Add(time.Hour))
+	if !told() || told() {
+		t.Error("not told once of an hour")
+	}
+}

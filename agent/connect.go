@@ -16,6 +16,7 @@ import (
 // liveSession is a session that runs.
 type liveSession struct {
 	*session.Session
+	id     *identity.Identity // whose certificate it presents
 	opened time.Time
 	ended  chan error // gets why the session ended, once
 	cancel context.CancelFunc
@@ -53,7 +54,7 @@ func (n *node) keepConnected(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-alive.C:
 		case <-n.renewed:
-			attempt.Reset(uniform(afterOwnChange))
+			attempt.Reset(n.waitAfterRenewal(live))
 		case err := <-live.end():
 			wait := n.sessionEnded(ctx, live, err, &retry)
 			live.stop()
@@ -89,7 +90,7 @@ func (n *node) openSession(ctx context.Context) (*liveSession, error) {
 		return nil, err
 	}
 	n.clock.Hint(s.ServerTime)
-	l := &liveSession{Session: s, opened: n.clock.Local(), ended: make(chan error, 1), cancel: cancel}
+	l := &liveSession{Session: s, id: id, opened: n.clock.Local(), ended: make(chan error, 1), cancel: cancel}
 	go func() { l.ended <- s.Run(ctx, n.handle) }()
 	n.log.InfoContext(ctx, "open session", "session", s.ID, "node", id.NodeID, certificateAttrs(id))
 	n.board.update(func(st *Status) {
@@ -137,12 +138,25 @@ func frameKind(f *daemonv1.GatewayFrame) string {
 	}
 }
 
+// waitAfterRenewal returns how long to wait before the new session: spread, but well within what is left of the
+// certificate that the live one presents.
+func (n *node) waitAfterRenewal(live *liveSession) time.Duration {
+	limit := afterOwnChange
+	if live != nil {
+		limit = min(limit, live.id.Leaf().NotAfter.Sub(n.clock.Server())/4)
+	}
+	return uniform(limit)
+}
+
 // sessionEnded records the end of a session and returns how long to wait before the next.
 func (n *node) sessionEnded(ctx context.Context, live *liveSession, err error, retry *backoff) time.Duration {
 	if n.clock.Local().Sub(live.opened) >= healthyAfter {
 		retry.reset()
 	}
 	wait := max(uniform(afterSession), pauseOf(err))
+	if id, _ := n.current(); id != live.id {
+		wait = n.waitAfterRenewal(nil) // its certificate ended before the new session was there
+	}
 	n.log.WarnContext(ctx, "lose session", "session", live.ID, "error", err, "reconnect_in", wait.Round(time.Millisecond).String())
 	n.disconnected(err)
 	return wait

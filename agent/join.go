@@ -50,6 +50,8 @@ const attestorJoinToken = "join-token"
 const (
 	// callTimeout bounds one call to the gateway.
 	callTimeout = 30 * time.Second
+	// leastTry is what a call gets even where patience is over.
+	leastTry = 5 * time.Second
 	// conflictPause is the wait before the one retry of a join that another one raced.
 	conflictPause = 2 * time.Second
 	// clockWarning is the difference between the two clocks from which a person should know.
@@ -134,6 +136,7 @@ type joiner struct {
 	token   bearer.Token
 	claims  *daemonv1.HardwareClaims
 
+	until  time.Time // when patience ends
 	unlock func()
 	join   *identity.Join // nil before the gateway was authenticated once
 	sent   bool           // the join's request may have reached the control plane
@@ -181,7 +184,7 @@ func (j *joiner) lock() (JoinResult, error) {
 // run sends the request until it is answered: again while the gateway cannot be reached, once more after a conflict, and
 // once more with a new key where a request that may have been answered before is refused for good.
 func (j *joiner) run(ctx context.Context) (JoinResult, error) {
-	until := j.clock.Local().Add(j.options.Patience)
+	j.until = j.clock.Local().Add(j.options.Patience)
 	var retry backoff
 	var conflicted, restarted bool
 	for {
@@ -206,7 +209,7 @@ func (j *joiner) run(ctx context.Context) (JoinResult, error) {
 			continue
 		case fault.Is(err, fault.Unreachable), fault.Is(err, fault.RateLimited):
 			wait = max(retry.next(), session.RetryAfter(err))
-			if wait > until.Sub(j.clock.Local()) {
+			if wait > j.until.Sub(j.clock.Local()) {
 				return JoinResult{}, fmt.Errorf("cannot join: %w", err)
 			}
 		default:
@@ -221,7 +224,9 @@ func (j *joiner) run(ctx context.Context) (JoinResult, error) {
 
 // attempt connects, makes the key and the request where there are none yet, sends the request and takes the answer.
 func (j *joiner) attempt(ctx context.Context) (JoinResult, error) {
-	client, err := j.dial(ctx, j.gateway(nil), nil)
+	dialCtx, dialed := j.withinPatience(ctx)
+	defer dialed()
+	client, err := j.dial(dialCtx, j.gateway(nil), nil)
 	if err != nil {
 		return JoinResult{}, err
 	}
@@ -235,8 +240,8 @@ func (j *joiner) attempt(ctx context.Context) (JoinResult, error) {
 	if err != nil {
 		return JoinResult{}, err
 	}
-	callCtx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
+	callCtx, called := j.withinPatience(ctx)
+	defer called()
 	response, err := client.Join(callCtx, request)
 	if err != nil {
 		// A refusal is an answer. Anything else may have lost one.
@@ -244,6 +249,12 @@ func (j *joiner) attempt(ctx context.Context) (JoinResult, error) {
 		return JoinResult{}, err
 	}
 	return j.take(request, response)
+}
+
+// withinPatience bounds one step of an attempt: a peer that accepts and stays silent must not outlast patience by much.
+func (j *joiner) withinPatience(ctx context.Context) (context.Context, context.CancelFunc) {
+	left := j.until.Sub(j.clock.Local())
+	return context.WithTimeout(ctx, min(callTimeout, max(left, leastTry)))
 }
 
 // begin takes the lock and makes the key and the request, or finds those of an earlier try, with room for the answer.

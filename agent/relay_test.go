@@ -8,6 +8,10 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -308,4 +312,45 @@ func TestCapturedJoin(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// When the request is sent, key and CSR are on the disk, and the token is sealed for that CSR.
+// Req: SE-007 SE-011
+func TestSealIsMadeAfterKeyAndCSR(t *testing.T) {
+	cp := controlplanetest.Start(t, controlplanetest.Options{})
+	relay := cp.Relay(t)
+	m := newMachine(t, cp)
+	m.url = relay.URL
+	relay.OnJoin(func(_ context.Context, req *joinv1.JoinRequest, next nextJoin) (*daemonv1.JoinResponse, error) {
+		var body daemonv1.JoinRequestBody
+		if err := proto.Unmarshal(req.GetRequest().GetBody(), &body); err != nil {
+			t.Error(err)
+		}
+		pending, err := os.ReadFile(filepath.Join(m.data(), identity.PendingFile))
+		if err != nil {
+			t.Error(err)
+		}
+		var onDisk struct {
+			CSR []byte `json:"csr"`
+		}
+		if err := json.Unmarshal(pending, &onDisk); err != nil || !bytes.Equal(onDisk.CSR, body.GetCsr()) {
+			t.Errorf("the CSR that is sent is not the one on the disk (%v)", err)
+		}
+		if !slices.Contains(m.files(), identity.JoinKeyFile) {
+			t.Error("the key is not on the disk")
+		}
+		protected, _, _ := strings.Cut(body.GetSealedToken(), ".")
+		header, err := base64.RawURLEncoding.DecodeString(protected)
+		if err != nil {
+			t.Error(err)
+		}
+		sum := sha256.Sum256(onDisk.CSR)
+		if want := `"csr":"` + base64.RawURLEncoding.EncodeToString(sum[:]) + `"`; !bytes.Contains(header, []byte(want)) {
+			t.Errorf("the seal's header %s has no %s", header, want)
+		}
+		return next(req)
+	})
+	if _, err := m.join(newToken(t, cp, 1)); err != nil {
+		t.Fatal(err)
+	}
 }

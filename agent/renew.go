@@ -72,8 +72,14 @@ func (n *node) waitUntil(ctx context.Context, due time.Time) error {
 		if wait <= 0 {
 			return nil
 		}
-		if err := sleep(ctx, wait); err != nil {
-			return err
+		look := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			look.Stop()
+			return context.Cause(ctx)
+		case <-n.clock.Changed():
+			look.Stop()
+		case <-look.C:
 		}
 	}
 }
