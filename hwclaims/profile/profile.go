@@ -36,7 +36,8 @@ type Field struct {
 	Bytes string
 }
 
-// UnmarshalJSON reads null, an object with an error, or the bytes as Latin-1 text.
+// UnmarshalJSON reads null, an object with an error (ENOENT is absent), the bytes as Latin-1 text, or a bare number or
+// boolean as the text that it is: the kernel's files hold text only.
 func (f *Field) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {
 		*f = Field{}
@@ -50,6 +51,13 @@ func (f *Field) UnmarshalJSON(b []byte) error {
 			return err //nolint:wrapcheck // encoding/json names the place
 		}
 		*f = Field{Present: true, Error: e.Error}
+		if e.Error == "ENOENT" {
+			*f = Field{}
+		}
+		return nil
+	}
+	if len(b) > 0 && b[0] != '"' && b[0] != '[' {
+		*f = Field{Present: true, Bytes: string(b)}
 		return nil
 	}
 	var text string
