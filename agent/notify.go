@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 // Notifier tells the service manager how the daemon is. The zero value tells nobody.
@@ -30,7 +32,7 @@ func SystemdNotifier() Notifier {
 
 func (n Notifier) ready()               { n.send(daemon.SdNotifyReady) }
 func (n Notifier) stopping()            { n.send(daemon.SdNotifyStopping) }
-func (n Notifier) status(status string) { n.send("STATUS=" + status) }
+func (n Notifier) status(status string) { n.send("STATUS=" + oneline.Text(status)) }
 
 func (n Notifier) send(state string) {
 	if n.Send != nil {

@@ -27,8 +27,11 @@ const Protocol = 1
 // MaxJoinRequest is the largest join that is sent, in bytes of the request's body.
 const MaxJoinRequest = 60 << 10
 
-// maxResponse bounds what a gateway may answer, in bytes.
-const maxResponse = 256 << 10
+// What a gateway may answer, in bytes: a message, and the headers beside it, which hold an error's text and details.
+const (
+	maxResponse = 256 << 10
+	maxHeaders  = 16 << 10
+)
 
 // serverTimeHeader is the gateway's clock on every response, as Unix milliseconds. It is not signed: a hint.
 const serverTimeHeader = "bc-server-time"
@@ -68,6 +71,7 @@ func Dial(ctx context.Context, g Gateway, certificate *tls.Certificate) (*Client
 		grpc.WithReadBufferSize(4<<10),
 		grpc.WithWriteBufferSize(4<<10),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),
+		grpc.WithMaxHeaderListSize(maxHeaders),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 10 * time.Second}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
 	)
@@ -118,6 +122,9 @@ func (c *Client) timedOut(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if errors.Is(cause, context.Canceled) {
 		return cause
+	}
+	if err := c.tls.lateKey(); err != nil {
+		return err
 	}
 	return fault.New(fault.Unreachable, hintReach, "the gateway at %s did not answer in time", c.gateway.Address)
 }

@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"context"
+	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
@@ -262,6 +263,14 @@ func TestControlPlaneErrors(t *testing.T) {
 		{refusal(t, codes.ResourceExhausted, "RATE_LIMITED", "Too many", 7*time.Second), fault.RateLimited, 75, "Too many (RATE_LIMITED)", 7 * time.Second},
 		{status.Error(codes.Unimplemented, "unknown method"), fault.Failed, 1, "the gateway answered Unimplemented: unknown method", 0},
 		{status.Error(codes.Unavailable, "draining"), fault.Unreachable, 75, "draining", 0},
+		// What a gateway may not do: choose the daemon's own codes, send a node away for good, write on a terminal or fill a disk.
+		{refusal(t, codes.FailedPrecondition, "NO_IDENTITY", "never joined", 0), fault.Failed, 1, "the gateway answered FailedPrecondition: never joined", 0},
+		{refusal(t, codes.Unavailable, "CONFIG", "draining", 0), fault.Unreachable, 75, "draining", 0},
+		{refusal(t, codes.ResourceExhausted, "RATE_LIMITED", "Too many", 365*24*time.Hour), fault.RateLimited, 75, "Too many", session.MaxPause},
+		{refusal(t, codes.ResourceExhausted, "", "message larger than max", 0), fault.Failed, 1, "larger than max", 0},
+		{refusal(t, codes.PermissionDenied, "ACCESS_DENIED", "No\x1b[2J\nhint: run this", 0), fault.AccessDenied, 77, `No\x1b[2J\nhint: run this (ACCESS_DENIED)`, 0},
+		{refusal(t, codes.PermissionDenied, "ACCESS_DENIED", strings.Repeat("x", 4096), 0), fault.AccessDenied, 77, strings.Repeat("x", 512) + "… (ACCESS_DENIED)", 0},
+		{status.Error(codes.Internal, strings.Repeat("x", 1<<20)), fault.Failed, 1, "the gateway answered Internal: ", 0},
 	} {
 		api.join = func(*daemonv1.JoinRequest) (*daemonv1.JoinResponse, error) { return nil, want.answer }
 		_, err := c.Join(t.Context(), &daemonv1.JoinRequest{})
@@ -270,6 +279,9 @@ func TestControlPlaneErrors(t *testing.T) {
 		}
 		if !strings.Contains(err.Error(), want.text) {
 			t.Errorf("error %q, want %q in it", err, want.text)
+		}
+		if err != nil && len(err.Error()) > 1024 {
+			t.Errorf("an error of %d bytes", len(err.Error()))
 		}
 		if got := session.RetryAfter(err); got != want.retry {
 			t.Errorf("retry after %s, want %s", got, want.retry)
@@ -295,5 +307,39 @@ func TestLargeJoinIsNotSent(t *testing.T) {
 	}
 	if api.calls.Load() != 0 {
 		t.Error("it was sent")
+	}
+}
+
+// stuckKey is a key in a TPM that does not answer.
+type stuckKey struct {
+	crypto.Signer
+	until chan struct{}
+}
+
+func (k stuckKey) Sign(random io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
+	<-k.until
+	return k.Signer.Sign(random, digest, opts)
+}
+
+// A TPM that does not answer is not taken for a gateway that does not.
+func TestKeyThatDoesNotSignIsNamed(t *testing.T) {
+	ca, nodes := newAuthority(t, "serving"), newAuthority(t, "nodes")
+	pool := x509.NewCertPool()
+	pool.AddCert(nodes.cert)
+	config := serverConfig(ca.leaf(t, nil))
+	config.ClientAuth, config.ClientCAs = tls.VerifyClientCertIfGiven, pool
+	g := gatewayAt(serve(t, config, &answers{}), ca)
+	cert := nodes.leaf(t, nil)
+	key := stuckKey{cert.PrivateKey.(crypto.Signer), make(chan struct{})}
+	cert.PrivateKey = key
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := session.Dial(ctx, g, cert)
+	if !fault.Is(err, fault.TPMUnavailable) || fault.HintOf(err) == "" || !strings.Contains(err.Error(), "own key") {
+		t.Errorf("error %v with code %s", err, fault.CodeOf(err))
+	}
+	close(key.until)
+	if _, err := dial(t, g, cert); err != nil {
+		t.Errorf("once it signs: %v", err)
 	}
 }

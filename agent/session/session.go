@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 // Bounds of the heartbeat interval that a gateway may ask for, and the interval where it asks for none.
@@ -44,7 +44,7 @@ type Session struct {
 type Goodbye struct {
 	// Reason is the gateway's word, such as `draining`.
 	Reason string
-	// ReconnectAfter is how long to stay away at least.
+	// ReconnectAfter is how long to stay away at least; [MaxPause] at most.
 	ReconnectAfter time.Duration
 }
 
@@ -113,7 +113,7 @@ func (c *Client) open(ctx context.Context, hello *daemonv1.Hello) (*Session, err
 		return fail(context.DeadlineExceeded)
 	}
 	return &Session{
-		ID:         w.GetSessionId(),
+		ID:         oneline.Bounded(w.GetSessionId(), maxWord),
 		ServerTime: time.UnixMilli(w.GetServerTimeUnixMs()),
 		Heartbeat:  heartbeatInterval(w.GetHeartbeatIntervalSeconds()),
 		client:     c, stream: stream, cancel: cancel, now: c.gateway.Now,
@@ -210,14 +210,5 @@ func (c *Client) lostError(err error) error {
 }
 
 func goodbye(g *daemonv1.Goodbye) error {
-	return &Goodbye{Reason: printable(g.GetReason()), ReconnectAfter: time.Duration(g.GetReconnectAfterSeconds()) * time.Second}
-}
-
-// printable bounds and quotes what a gateway says, before it reaches a log.
-func printable(s string) string {
-	if len(s) > 64 {
-		s = s[:64]
-	}
-	q := fmt.Sprintf("%+q", s)
-	return q[1 : len(q)-1]
+	return &Goodbye{Reason: oneline.Bounded(g.GetReason(), maxWord), ReconnectAfter: pause(time.Duration(g.GetReconnectAfterSeconds()) * time.Second)}
 }

@@ -119,6 +119,30 @@ func TestGoodbyeEndsTheSession(t *testing.T) {
 	}
 }
 
+// A gateway can name neither a session nor a goodbye so that a log or a terminal suffers, and send nobody away for good.
+func TestWordsOfAGatewayAreBounded(t *testing.T) {
+	s, err := open(t, func(stream daemonv1.NodeGateway_SessionServer) error {
+		w := welcome(0)
+		w.GetWelcome().SessionId = "s\n\u009b" + strings.Repeat("x", 100<<10)
+		if err := stream.Send(w); err != nil {
+			return err
+		}
+		return stream.Send(&daemonv1.GatewayFrame{Frame: &daemonv1.GatewayFrame_Goodbye{Goodbye: &daemonv1.Goodbye{
+			Reason: strings.Repeat("y", 100<<10), ReconnectAfterSeconds: 4_000_000_000,
+		}}})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `s\n\u009b`; !strings.HasPrefix(s.ID, want) || len(s.ID) > 100 {
+		t.Errorf("session %.40q of %d bytes", s.ID, len(s.ID))
+	}
+	var bye *session.Goodbye
+	if err := s.Run(t.Context(), nil); !errors.As(err, &bye) || len(bye.Reason) > 100 || bye.ReconnectAfter != session.MaxPause {
+		t.Errorf("ended with %.100v", err)
+	}
+}
+
 func TestFramesAreHandledInOrder(t *testing.T) {
 	s, err := open(t, func(stream daemonv1.NodeGateway_SessionServer) error {
 		if err := stream.Send(welcome(0)); err != nil {

@@ -9,11 +9,13 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
 
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/oneline"
 	"github.com/better-compute/bcd/internal/pin"
 )
 
@@ -28,6 +30,7 @@ type transport struct {
 	servingCA  pin.Set
 	now        func() time.Time
 	client     *tls.Certificate
+	signing    atomic.Int32 // signatures of the client's key that are under way
 
 	mu   sync.Mutex
 	last error
@@ -45,7 +48,7 @@ func (t *transport) config() *tls.Config {
 		VerifyConnection:   t.verify,
 	}
 	if t.client != nil {
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return t.client, nil }
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return t.watched(t.client), nil }
 	}
 	return c
 }
@@ -69,7 +72,7 @@ func (t *transport) verify(s tls.ConnectionState) error {
 	}
 	if !pinned {
 		return fault.New(fault.Verification, hintPin,
-			"no certificate that the gateway presents has the pinned serving CA key %s (issuer of its certificate: %q)", t.servingCA, chain[0].Issuer)
+			"no certificate that the gateway presents has the pinned serving CA key %s (issuer of its certificate: %q)", t.servingCA, oneline.Bounded(chain[0].Issuer.String(), maxMessage))
 	}
 	_, err := chain[0].Verify(x509.VerifyOptions{
 		DNSName:       t.serverName,
@@ -136,6 +139,8 @@ func handshakeError(err error) error {
 		return fault.New(fault.Verification, "check gateway_url: the port does not speak TLS", "the peer does not speak TLS: %w", err)
 	case strings.Contains(err.Error(), "remote error: tls: no application protocol"):
 		return fault.New(fault.Verification, "check gateway_url: the peer is a web server or a proxy, not a gateway", "the peer does not speak HTTP/2: %w", err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fault.New(fault.Unreachable, hintReach, "the gateway did not finish the TLS handshake in time")
 	default:
 		if alert := alertError(err); alert != nil {
 			return alert

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/better-compute/bcd/hwclaims"
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 // nvmlCommand is the hidden command that asks NVML: in a process of its own, because a wedged driver hangs for ever.
@@ -70,7 +71,7 @@ are readable for root alone.`,
 func printClaims(w io.Writer, d hwclaims.Document) {
 	row := func(name string, values ...string) {
 		if text := strings.Join(values, ", "); text != "" {
-			fmt.Fprintf(w, "%-18s %s\n", name, oneLine(text))
+			fmt.Fprintf(w, "%-18s %s\n", name, oneline.Text(text))
 		}
 	}
 	row("machine", strings.TrimSpace(d.Claims.Vendor+" "+d.Claims.ProductName))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/better-compute/bcd/agent"
 	"github.com/better-compute/bcd/agent/config"
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 func (a *app) join() *cobra.Command {
@@ -52,7 +53,7 @@ A join that failed may be run again: it sends the same request, and a use of the
 			return nil
 		}
 		if result.TokenLeft != nil {
-			fmt.Fprintf(a.Stderr, "warning: %s\n", oneLine(result.TokenLeft.Error()))
+			fmt.Fprintf(a.Stderr, "warning: %s\n", oneline.Text(result.TokenLeft.Error()))
 		}
 		if result.ClockOffset != 0 {
 			fmt.Fprintf(a.Stderr, "warning: this machine's clock is %s off the control plane's\nhint: set the clock, by NTP for instance\n", result.ClockOffset.Abs().Round(time.Second))

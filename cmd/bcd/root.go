@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/better-compute/bcd/agent"
 	"github.com/better-compute/bcd/agent/config"
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 // Env is what a command uses of the process.
@@ -43,10 +43,15 @@ func run(args []string, env Env) int {
 	defer stop()
 	// A second signal ends the process at once, whatever it waits for.
 	context.AfterFunc(ctx, stop)
+	result := &resultWriter{w: env.Stdout}
+	env.Stdout = result
 	a := &app{Env: env}
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = result.lost()
+	}
 	if err == nil {
 		return 0
 	}
@@ -58,22 +63,36 @@ func run(args []string, env Env) int {
 	return fault.CodeOf(err).Exit()
 }
 
-// report prints an error: one line with what failed and why, then, where there is one, a line with what to do.
-func report(w io.Writer, err error) {
-	fmt.Fprintln(w, "bcd:", oneLine(err.Error()))
-	if hint := fault.HintOf(err); hint != "" {
-		fmt.Fprintln(w, "hint:", oneLine(hint))
-	}
+// resultWriter is standard output. It remembers that something could not be written: a script that saves a report on a full
+// disk must not take half of one for all of it.
+type resultWriter struct {
+	w   io.Writer
+	err error
 }
 
-// oneLine keeps what a peer or a file said from looking like a line of ours.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
+// Write implements [io.Writer].
+func (r *resultWriter) Write(p []byte) (int, error) {
+	n, err := r.w.Write(p)
+	if err != nil && r.err == nil {
+		r.err = err
+	}
+	return n, err
+}
+
+// lost is the error of a result that was not written.
+func (r *resultWriter) lost() error {
+	if r.err == nil {
+		return nil
+	}
+	return fault.New(fault.Failed, "look at where standard output goes", "cannot print the result: %w", r.err)
+}
+
+// report prints an error: one line with what failed and why, then, where there is one, a line with what to do.
+func report(w io.Writer, err error) {
+	fmt.Fprintln(w, "bcd:", oneline.Text(err.Error()))
+	if hint := fault.HintOf(err); hint != "" {
+		fmt.Fprintln(w, "hint:", oneline.Text(hint))
+	}
 }
 
 func (a *app) root() *cobra.Command {

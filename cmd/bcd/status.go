@@ -9,6 +9,7 @@ import (
 
 	"github.com/better-compute/bcd/agent"
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 func (a *app) status() *cobra.Command {
@@ -58,7 +59,7 @@ connected, 77 refused by the control plane, 1 not running, 78 not joined.`,
 // printStatus shows a status to a person.
 func printStatus(w io.Writer, s agent.Status) {
 	row := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-12s %s\n", name, oneLine(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(w, "%-12s %s\n", name, oneline.Text(fmt.Sprintf(format, args...)))
 	}
 	stamp := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	if id := s.Identity; id != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/better-compute/bcd/controlplane/httpapi"
 	"github.com/better-compute/bcd/controlplane/httpapi/client"
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 // followInterval is how often --follow asks for new events.
@@ -113,7 +114,7 @@ func printEvent(env Env, e httpapi.Event, format output) error {
 		_, err = fmt.Fprintf(env.Stdout, "%s\n", line)
 		return err
 	}
-	_, err := fmt.Fprintf(env.Stdout, "%s  %-28s  %s\n", e.At.UTC().Format("2006-01-02T15:04:05.000Z"), printable(e.Type), eventData(e.Data))
+	_, err := fmt.Fprintf(env.Stdout, "%s  %-28s  %s\n", e.At.UTC().Format("2006-01-02T15:04:05.000Z"), oneline.Text(e.Type), eventData(e.Data))
 	return err
 }
 
@@ -121,7 +122,7 @@ func printEvent(env Env, e httpapi.Event, format output) error {
 func eventData(data json.RawMessage) string {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(data, &fields) != nil {
-		return printable(string(data))
+		return oneline.Text(string(data))
 	}
 	keys := slices.SortedFunc(maps.Keys(fields), func(a, b string) int {
 		if (a == "reason") != (b == "reason") {
@@ -146,7 +147,7 @@ func eventData(data json.RawMessage) string {
 		if quoted := strconv.Quote(value); strings.ContainsAny(value, " =") || len(quoted) != len(value)+2 {
 			value = quoted
 		}
-		parts = append(parts, printable(key)+"="+printable(value))
+		parts = append(parts, oneline.Text(key)+"="+oneline.Text(value))
 	}
 	return strings.Join(parts, " ")
 }

@@ -24,21 +24,3 @@ func TestEventData(t *testing.T) {
 		}
 	}
 }
-
-func TestPrintable(t *testing.T) {
-	for s, want := range map[string]string{
-		"plain text":  "plain text",
-		"two\nlines":  `two\nlines`,
-		"\x1b[31mred": `\x1b[31mred`,
-		"bell\a":      `bell\a`,
-		"é 日本":        "é 日本",
-		"\u202eright": `\u202eright`,
-		"\xff":        `\ufffd`,
-		"it's":        "it's",
-		"nul\x00":     `nul\x00`,
-	} {
-		if got := printable(s); got != want {
-			t.Errorf("%q: %s, want %s", s, got, want)
-		}
-	}
-}

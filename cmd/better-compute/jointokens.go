@@ -11,6 +11,7 @@ import (
 	"github.com/better-compute/bcd/controlplane/httpapi"
 	"github.com/better-compute/bcd/controlplane/httpapi/client"
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 // The lifetimes that a join token may have.
@@ -165,7 +166,7 @@ func printCreated(env Env, made httpapi.CreatedJoinToken, out, revoke string) er
 		machines = fmt.Sprintf("%d machines", made.UsesLeft)
 	}
 	fmt.Fprintf(env.Stderr, "join token %s for %s until %s: %s\n",
-		printable(made.ID), machines, made.ExpiresAt.UTC().Format(time.RFC3339), about)
+		oneline.Text(made.ID), machines, made.ExpiresAt.UTC().Format(time.RFC3339), about)
 	return nil
 }
 
@@ -258,7 +259,7 @@ ID is the token's id, jt_…, as "join-tokens list" shows it; never the token it
 			if format == outputJSON {
 				return printJSON(env.Stdout, revoked)
 			}
-			_, err = fmt.Fprintf(env.Stdout, "%s revoked\n", printable(revoked.ID))
+			_, err = fmt.Fprintf(env.Stdout, "%s revoked\n", oneline.Text(revoked.ID))
 			return err
 		},
 	}

@@ -4,52 +4,26 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/spf13/pflag"
 
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 // printError prints err the one way that every command does: what failed, then what to do.
 func printError(w io.Writer, err error) {
-	message := printable(err.Error())
+	message := oneline.Text(err.Error())
 	// The codes that scripts look for are part of the text; the daemon's own kinds are only an exit status.
-	if code := fault.CodeOf(err); named(code) {
+	if code := fault.CodeOf(err); code.Wire() {
 		message = fmt.Sprintf("%s (%s)", message, code)
 	}
 	fmt.Fprintf(w, "%s: %s\n", program, message)
 	if hint := fault.HintOf(err); hint != "" {
-		fmt.Fprintf(w, "hint: %s\n", printable(hint))
+		fmt.Fprintf(w, "hint: %s\n", oneline.Text(hint))
 	}
-}
-
-// named reports whether the code is one of the API's, which its documentation names.
-func named(code fault.Code) bool {
-	switch code {
-	case fault.AccessDenied, fault.InvalidConfig, fault.Conflict, fault.InvalidState, fault.InvalidArgument,
-		fault.NotFound, fault.AlreadyExists, fault.Unauthenticated, fault.RateLimited:
-		return true
-	default:
-		return false
-	}
-}
-
-// printable returns s as one line that cannot move the cursor or start an escape sequence: part of what is printed comes
-// from machines that nobody vouches for.
-func printable(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		if r != '\uFFFD' && (unicode.IsPrint(r) || r == ' ') {
-			b.WriteRune(r)
-			continue
-		}
-		b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
-	}
-	return b.String()
 }
 
 // output is the --output flag.
@@ -93,7 +67,7 @@ func printTable(w io.Writer, header []string, rows [][]string) error {
 	fmt.Fprintln(t, strings.Join(header, "\t"))
 	for _, row := range rows {
 		for i := range row {
-			row[i] = printable(row[i])
+			row[i] = oneline.Text(row[i])
 			if row[i] == "" {
 				row[i] = "-"
 			}

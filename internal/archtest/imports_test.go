@@ -15,6 +15,7 @@ var mayImport = map[string][]string{
 	"internal/fault":     {},
 	"internal/archtest":  {},
 	"internal/bearer":    {},
+	"internal/oneline":   {},
 	"internal/pin":       {"internal/fault"},
 	"internal/signing":   {},
 	"internal/smallfile": {},
@@ -37,12 +38,12 @@ var mayImport = map[string][]string{
 
 	"agent/credential": {"internal/bearer", "internal/fault", "internal/smallfile"},
 	"agent/config":     {"internal/fault", "internal/pin", "internal/smallfile", "seal"},
-	"agent/session":    {"api/daemon/v1", "internal/fault", "internal/pin"},
+	"agent/session":    {"api/daemon/v1", "internal/fault", "internal/oneline", "internal/pin"},
 	"agent": {
 		"agent/config", "agent/credential", "agent/session", "api/daemon/v1", "hwclaims", "identity", "internal/bearer",
-		"internal/fault", "internal/pin", "internal/signing", "internal/statefile", "seal", "tpmkey",
+		"internal/fault", "internal/oneline", "internal/pin", "internal/signing", "internal/statefile", "seal", "tpmkey",
 	},
-	"cmd/bcd": {"agent", "agent/config", "hwclaims", "internal/fault"},
+	"cmd/bcd": {"agent", "agent/config", "hwclaims", "internal/fault", "internal/oneline"},
 
 	"controlplane/events": {"internal/fault"},
 	"controlplane/store":  {"controlplane/events", "hwclaims", "internal/fault"},
@@ -67,7 +68,8 @@ var mayImport = map[string][]string{
 		"controlplane/pki", "controlplane/store", "controlplane/tokens", "internal/fault", "internal/pin",
 	},
 	"cmd/better-compute": {
-		"controlplane", "controlplane/httpapi", "controlplane/httpapi/client", "controlplane/pki", "internal/fault", "internal/pin",
+		"controlplane", "controlplane/httpapi", "controlplane/httpapi/client", "controlplane/pki", "internal/fault", "internal/oneline",
+		"internal/pin",
 	},
 }
 

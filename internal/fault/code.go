@@ -101,3 +101,13 @@ func (c Code) Exit() int {
 
 // Temporary reports whether the same call may succeed later with nothing changed by an operator.
 func (c Code) Temporary() bool { return c.Exit() == ExitTemporary }
+
+// Wire reports whether the code is one of the control plane's: those that cross the wire, and that its API documents.
+func (c Code) Wire() bool {
+	switch c {
+	case AccessDenied, InvalidConfig, Conflict, InvalidState, InvalidArgument, NotFound, AlreadyExists, Unauthenticated, RateLimited:
+		return true
+	default:
+		return false
+	}
+}
