@@ -78,9 +78,14 @@ func (d *device) do(ctx context.Context, what string, operation func(*link) erro
 	if d.off {
 		return fault.New(fault.Config, `set [tpm] mode to "auto" or "required"`, `cannot %s: [tpm] mode is "off"`, what)
 	}
+	// A signature has no context. Without a bound, those that wait for a TPM that does not answer would queue up.
+	patience := time.NewTimer(d.timeout)
+	defer patience.Stop()
 	select {
 	case d.turn <- struct{}{}:
 		defer func() { <-d.turn }()
+	case <-patience.C:
+		return fmt.Errorf("cannot %s: %w", what, fault.New(fault.TPMUnavailable, hintStuck, "TPM %q is busy with earlier operations", d.name))
 	case <-ctx.Done():
 	}
 	if ctx.Err() != nil {

@@ -238,6 +238,27 @@ func TestACommandThatTheKernelHoldsBlocksNoMoreThreads(t *testing.T) {
 	wantFault(t, err, fault.TPMUnavailable, "closed the connection")
 }
 
+// Signatures have no context: those that a stuck TPM keeps waiting give up, instead of queueing for ever.
+func TestWaitingForTheTurnHasABound(t *testing.T) {
+	s := newStore(t, tpmkey.Options{Mode: tpmkey.Required, Timeout: 50 * time.Millisecond})
+	release, entered := make(chan struct{}), make(chan struct{})
+	s.SetConnect(func(context.Context) (io.ReadWriteCloser, error) {
+		close(entered)
+		<-release
+		return nil, errors.New("released")
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _, _ = s.New(t.Context())
+	}()
+	<-entered
+	_, _, err := s.New(t.Context())
+	wantFault(t, err, fault.TPMUnavailable, "is busy with earlier operations")
+	close(release)
+	<-done
+}
+
 func TestWaitingForTheTurnEndsWithTheContext(t *testing.T) {
 	s := newStore(t, tpmkey.Options{Mode: tpmkey.Required, Timeout: 10 * time.Second})
 	device := wedged{make(chan struct{})}
