@@ -20,15 +20,17 @@ import (
 // why, tries again slowly, and holds no lock meanwhile, so that an operator can join the machine again beside it.
 func (a *Agent) Run(ctx context.Context, notify Notifier) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	b := &board{}
 	b.update(func(s *Status) {
 		s.Version, s.PID, s.State, s.Since = a.version, os.Getpid(), Connecting, a.clock.Local()
 	})
 
 	var served sync.WaitGroup
-	defer served.Wait()
-	defer notify.stopping()
+	defer func() {
+		notify.stopping()
+		cancel(nil)
+		served.Wait()
+	}()
 	started := false
 	start := func() {
 		if started {
@@ -79,9 +81,10 @@ func (a *Agent) runUnlocked(ctx context.Context, b *board, notify Notifier, star
 		return err
 	}
 	defer dir.Close()
-	if _, _, err := store.Load(); isNoIdentity(err) {
-		if _, _, begun, pendingErr := store.PendingJoin(); !begun && pendingErr == nil {
-			return err // and nothing is written on a machine that never joined
+	// Nothing is written on a machine that never joined, nor beside an identity that needs an operator.
+	if _, _, err := store.Load(); err != nil {
+		if _, _, begun, pendingErr := store.PendingJoin(); !isNoIdentity(err) || !begun && pendingErr == nil {
+			return err
 		}
 	}
 	unlock, err := dir.Lock()

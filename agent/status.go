@@ -138,6 +138,9 @@ func (a *Agent) serveStatus(ctx context.Context, b *board) error {
 		_ = c.Close()
 		return fault.New(fault.Busy, "stop the other bcd, or give this one a [status] socket of its own", "another program answers on the status socket %q", path)
 	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
+		return fault.New(fault.Config, "set [status] socket to a path of its own", "cannot open the status socket %q: something else than a socket is there", path)
+	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fault.New(fault.Unwritable, "set [status] socket to a path that bcd may write", "cannot replace the status socket: %w", err)
 	}

@@ -66,7 +66,7 @@ func (s *Store) readPending() (*pending, crypto.Signer, error) {
 		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, inTheWay(err)
 	}
 	p, err := parsePending(data)
 	if fault.Is(err, fault.Newer) {
@@ -80,7 +80,7 @@ func (s *Store) readPending() (*pending, crypto.Signer, error) {
 		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, inTheWay(err)
 	}
 	key, err := s.keys.Open(record)
 	if code := fault.CodeOf(err); code.Temporary() || code == fault.Newer {
@@ -97,6 +97,14 @@ func (s *Store) readPending() (*pending, crypto.Signer, error) {
 		p.Answer = nil
 	}
 	return p, key, nil
+}
+
+// inTheWay adds what to do about a file of a join that cannot be read. Without it the next join begins afresh.
+func inTheWay(err error) error {
+	if fault.HintOf(err) != "" {
+		return err
+	}
+	return fault.New(fault.Failed, "find out who put it there, then move it away", "%w", err)
 }
 
 func (s *Store) writePending(p *pending) error {

@@ -29,7 +29,8 @@ It tells a service manager that it is ready and feeds its watchdog (sd_notify).`
 		if err != nil {
 			return err
 		}
-		signal.Ignore(syscall.SIGHUP) // a closed terminal, or a log rotation, is no reason to leave
+		// A closed terminal, a log rotation, or a reader of the log that died, is no reason to leave.
+		signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 		return ag.Run(cmd.Context(), agent.SystemdNotifier())
 	}
 	return cmd

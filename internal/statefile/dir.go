@@ -186,6 +186,9 @@ func (d *Dir) Read(name string, limit int) ([]byte, error) {
 	if errors.Is(err, unix.EACCES) {
 		return nil, fault.New(fault.Failed, "run it as root, or as the file's owner", "cannot read %q: %w", path, err)
 	}
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
+		return nil, fmt.Errorf("cannot read %q: it is not a regular file", path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %q: %w", path, err)
 	}
