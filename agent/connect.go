@@ -91,7 +91,7 @@ func (n *node) openSession(ctx context.Context) (*liveSession, error) {
 	}
 	n.clock.Hint(s.ServerTime)
 	l := &liveSession{Session: s, id: id, opened: n.clock.Local(), ended: make(chan error, 1), cancel: cancel}
-	go func() { l.ended <- s.Run(ctx, n.handle) }()
+	go func() { l.ended <- s.Run(ctx, n.ignoring()) }()
 	n.log.InfoContext(ctx, "open session", "session", s.ID, "node", id.NodeID, certificateAttrs(id))
 	n.board.update(func(st *Status) {
 		if st.State != Connected {
@@ -119,10 +119,17 @@ func (n *node) hello(ctx context.Context, id *identity.Identity) *daemonv1.Hello
 	return h
 }
 
-// handle takes a frame of the gateway.
-func (n *node) handle(f *daemonv1.GatewayFrame) error {
-	n.log.Warn("ignore frame", "kind", frameKind(f), "hint", "upgrade bcd: the control plane sends what this version does not know")
-	return nil
+// ignoring returns what takes the frames of one session's gateway: this version knows none. It says so once for each
+// kind, so that a gateway cannot fill the log.
+func (n *node) ignoring() func(*daemonv1.GatewayFrame) error {
+	said := map[string]bool{}
+	return func(f *daemonv1.GatewayFrame) error {
+		if kind := frameKind(f); !said[kind] {
+			said[kind] = true
+			n.log.Warn("ignore frames", "kind", kind, "hint", "upgrade bcd: the control plane sends what this version does not know")
+		}
+		return nil
+	}
 }
 
 func frameKind(f *daemonv1.GatewayFrame) string {
@@ -188,14 +195,13 @@ func pauseOf(err error) time.Duration {
 	if errors.As(err, &bye) {
 		after = bye.ReconnectAfter
 	}
-	after = min(after, parkAtMost)
 	return after + uniform(after)
 }
 
 // refused says why the control plane refuses the node, as far as the node can know.
 func (n *node) refused(err error) error {
 	id, _ := n.current()
-	if leaf := id.Leaf(); n.clock.Server().After(leaf.NotAfter) {
+	if leaf := id.Leaf(); n.clock.Proof(0).After(leaf.NotAfter) {
 		return fault.New(fault.AccessDenied, fault.HintJoinAgain,
 			"the certificate expired at %s: %w", leaf.NotAfter.UTC().Format(time.RFC3339), err)
 	}

@@ -1,12 +1,26 @@
 package agent
 
-import "time"
+import (
+	"time"
+
+	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
+)
 
 // Clock is the clock, for its tests.
 type Clock = clock
 
 // NewClock returns a clock.
 var NewClock = newClock
+
+// NewClockUp returns a clock of a machine whose wall clock can be set while its uptime goes on.
+func NewClockUp(now func() time.Time, uptime func() time.Duration) *Clock {
+	c := newClock(now)
+	c.uptime = uptime
+	return c
+}
+
+// StatusOf is what the service manager hears of a status.
+func StatusOf(n Notifier, status string) { n.status(status) }
 
 // Backoff is the waits between sessions, for its tests.
 type Backoff = backoff
@@ -31,3 +45,6 @@ func set(v *time.Duration, d time.Duration) func() {
 
 // SerialText is how a certificate's serial is spelled.
 var SerialText = serialText
+
+// Ignoring returns what takes the frames of one session.
+func (a *Agent) Ignoring() func(*daemonv1.GatewayFrame) error { return (&node{Agent: a}).ignoring() }

@@ -101,7 +101,7 @@ func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	if j.key, err = a.cfg.JoinKey(ctx, o.Server, fetch); err != nil {
 		return JoinResult{}, err
 	}
-	file, err := credentialOf(o)
+	file, err := credentialOf(ctx, o)
 	if err != nil {
 		return JoinResult{}, err
 	}
@@ -117,13 +117,27 @@ func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	return result, err
 }
 
-// credentialOf reads the token from where the options say. One from standard input is a file that nobody deletes.
-func credentialOf(o JoinOptions) (credential.File, error) {
+// credentialOf reads the token from where the options say. One from standard input is a file that nobody deletes. Whoever
+// waits for an input that never ends can still be told to stop.
+func credentialOf(ctx context.Context, o JoinOptions) (credential.File, error) {
 	if o.TokenFile != "" {
 		return credential.FromFile(o.TokenFile)
 	}
-	token, err := credential.FromReader(o.Stdin)
-	return credential.File{Token: token}, err
+	type result struct {
+		token bearer.Token
+		err   error
+	}
+	read := make(chan result, 1)
+	go func() {
+		token, err := credential.FromReader(o.Stdin)
+		read <- result{token, err}
+	}()
+	select {
+	case r := <-read:
+		return credential.File{Token: r.token}, r.err
+	case <-ctx.Done():
+		return credential.File{}, context.Cause(ctx)
+	}
 }
 
 // joiner is one join.

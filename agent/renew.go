@@ -25,11 +25,12 @@ func (n *node) keepRenewed(ctx context.Context) error {
 	id, _ := n.current()
 	schedule := identity.ScheduleOf(id)
 	due := schedule.First(n.clock.Server(), rand.Float64())
-	for failures := 0; ; {
+	failures, refusals := 0, 0
+	for {
 		if err := n.waitUntil(ctx, due); err != nil {
 			return err
 		}
-		next, err := n.renew(ctx, &renewal)
+		next, err := n.renew(ctx, &renewal, refusals)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -41,13 +42,16 @@ func (n *node) keepRenewed(ctx context.Context) error {
 		})
 		if err == nil {
 			closeRenewal(renewal)
-			renewal, failures = nil, 0
+			renewal, failures, refusals = nil, 0, 0
 			schedule = identity.ScheduleOf(next)
 			due = schedule.RenewAt
 			n.log.InfoContext(ctx, "renewed", "node", next.NodeID, certificateAttrs(next))
 			continue
 		}
 		failures++
+		if fault.Is(err, fault.AccessDenied) {
+			refusals++
+		}
 		now := n.clock.Server()
 		due = schedule.Retry(now, failures, rand.Float64())
 		if asked := now.Add(session.RetryAfter(err)); asked.After(due) {
@@ -85,8 +89,8 @@ func (n *node) waitUntil(ctx context.Context, due time.Time) error {
 }
 
 // renew makes the next key where there is none yet, proves the current one, and takes the answer. The identity changes
-// when all of it holds.
-func (n *node) renew(ctx context.Context, kept **identity.Renewal) (*identity.Identity, error) {
+// when all of it holds. refusals is how often the control plane has refused this renewal.
+func (n *node) renew(ctx context.Context, kept **identity.Renewal, refusals int) (*identity.Identity, error) {
 	if *kept == nil {
 		begun, err := n.store.BeginRenewal(ctx)
 		if err != nil {
@@ -105,7 +109,7 @@ func (n *node) renew(ctx context.Context, kept **identity.Renewal) (*identity.Id
 	}
 	defer client.Close()
 
-	at := n.clock.Server()
+	at := n.clock.Proof(refusals)
 	payload := signing.PoP(sha256.Sum256(renewal.CSR()), at, id.NodeID)
 	pop, err := signing.Sign(key, signing.RenewPoP, payload)
 	if err != nil {
