@@ -620,3 +620,36 @@ func TestProvenNodeKeyIsToldAndStated(t *testing.T) {
 		t.Errorf("events %+v, want node key unattested", all)
 	}
 }
+
+// issuing runs a function before a certificate is issued, between an admission's two decisions.
+type issuing struct {
+	joinservice.Issuer
+	before func()
+}
+
+func (i issuing) IssueNode(r pki.NodeRequest) (*x509.Certificate, error) {
+	i.before()
+	return i.Issuer.IssueNode(r)
+}
+
+// A certificate was issued for what was decided first. Where the second decision would give the machine less, it is not the
+// machine's.
+func TestPolicyThatChangesDuringAJoinIsAConflict(t *testing.T) {
+	var w *world
+	vouch := func(vouched bool) func() {
+		return func() {
+			w.updatePool(func(p *store.Pool) { p.Policy.Kubernetes.PlatformOperated = vouched })
+		}
+	}
+	w = newWorld(t, func(o *joinservice.Options) { o.Keys.Issuer = issuing{o.Keys.Issuer, func() { vouch(false)() }} })
+	vouch(true)()
+	m, tok := newMachine(t), w.token(hosted)
+	_, err := w.join(m, tok)
+	wantCode(t, err, codes.Aborted, "This machine joined concurrently; retry")
+	if len(w.nodes()) != 0 || w.usesLeft(tok.ID) != 1 {
+		t.Errorf("nodes %v, %d uses left", w.nodes(), w.usesLeft(tok.ID))
+	}
+	if a := w.mustJoin(m, tok); a.GetRole() != "node-tenant" {
+		t.Errorf("role %q after the retry", a.GetRole())
+	}
+}

@@ -2,10 +2,12 @@ package joinservice_test
 
 import (
 	"bytes"
+	"context"
 	"testing"
 	"time"
 
 	"github.com/better-compute/bcd/controlplane/events"
+	"github.com/better-compute/bcd/controlplane/joinservice"
 	"github.com/better-compute/bcd/controlplane/store"
 )
 
@@ -81,6 +83,9 @@ func TestReplayedJoinIsRefused(t *testing.T) {
 		"another site": func(*world, *machine, string, *token) []func(*call) {
 			return []func(*call){func(c *call) { c.body.Site = "site_x" }}
 		},
+		"a node id": func(*world, *machine, string, *token) []func(*call) {
+			return []func(*call){func(c *call) { c.body.NodeId = "node_x" }}
+		},
 		"another CSR of the key": func(w *world, m *machine, _ string, _ *token) []func(*call) {
 			m.csr = newCSR(w.t, m.key) // ECDSA signatures differ
 			return nil
@@ -99,6 +104,49 @@ func TestReplayedJoinIsRefused(t *testing.T) {
 				t.Errorf("node %+v, %d uses left", n, w.usesLeft(tok.ID))
 			}
 		})
+	}
+}
+
+// moving is an attestor whose grants can change: an approval that was given for another pool since, for instance.
+type moving struct {
+	joinservice.JoinToken
+	change func(*joinservice.Grant)
+}
+
+func (a *moving) Open(ctx context.Context, r *joinservice.Request) (joinservice.Credential, error) {
+	c, err := a.JoinToken.Open(ctx, r)
+	return movingCredential{c, a.change}, err
+}
+
+type movingCredential struct {
+	joinservice.Credential
+	change func(*joinservice.Grant)
+}
+
+func (c movingCredential) Prove(tx *store.Tx) (*joinservice.Grant, error) {
+	g, err := c.Credential.Prove(tx)
+	if err == nil && c.change != nil {
+		c.change(g)
+	}
+	return g, err
+}
+
+func TestReplayUnderAnotherGrantIsRefused(t *testing.T) {
+	for name, change := range map[string]func(*joinservice.Grant){
+		"pool": func(g *joinservice.Grant) { g.PoolID = "pool_x" },
+		"site": func(g *joinservice.Grant) { g.SiteID = "site_x" },
+	} {
+		var a *moving
+		w := newWorld(t, func(o *joinservice.Options) {
+			a = &moving{JoinToken: joinservice.JoinToken{Keys: o.Keys.Decryption}}
+			o.Attestors = []joinservice.Attestor{a}
+		})
+		m, tok := newMachine(t), w.token(uses(5))
+		w.mustJoin(m, tok)
+		a.change = change
+		if e := w.refusedJoin(w.request(m, tok), w.root); e.Reason != "join:replayed" {
+			t.Errorf("another %s: reason %q", name, e.Reason)
+		}
 	}
 }
 

@@ -67,8 +67,13 @@ func (s *Service) Session(in *joinv1.SessionRequest, stream grpc.ServerStreaming
 
 func (s *Service) session(ctx context.Context, in *joinv1.SessionRequest, send func(*joinv1.SessionEvent) error) error {
 	hello := in.GetHello()
-	if len(hello.GetClaimsDigest()) > sha256.Size || len(hello.GetAgentVersion()) > maxText || len(hello.GetBootId()) > maxText {
+	if len(hello.GetClaimsDigest()) > sha256.Size {
 		return Refuse("hello")
+	}
+	for _, text := range []string{hello.GetAgentVersion(), hello.GetBootId(), hello.GetCertificateSerial(), hello.GetLastCommand()} {
+		if len(text) > maxText { // all of it is kept as long as the session
+			return Refuse("hello")
+		}
 	}
 	if hello.GetProtocolMin() > protocol || hello.GetProtocolMax() < protocol {
 		return errProtocol

@@ -173,10 +173,16 @@ func TestHelloAfterAReclaimStartsAcceptanceAgain(t *testing.T) {
 
 func TestSessionsThatAreRefused(t *testing.T) {
 	for name, c := range map[string]func(w *world, m *member, r *joinv1.SessionRequest){
-		"no certificate":  func(_ *world, _ *member, r *joinv1.SessionRequest) { r.Peer.Certificate = nil },
-		"foreign":         func(w *world, m *member, r *joinv1.SessionRequest) { r.Peer.Certificate = foreignLeaf(w, m) },
-		"overlong hello":  func(_ *world, _ *member, r *joinv1.SessionRequest) { r.Hello.BootId = strings.Repeat("x", 200) },
-		"another node id": func(w *world, _ *member, r *joinv1.SessionRequest) { r.Hello.NodeId = w.member().nodeID },
+		"no certificate":   func(_ *world, _ *member, r *joinv1.SessionRequest) { r.Peer.Certificate = nil },
+		"foreign":          func(w *world, m *member, r *joinv1.SessionRequest) { r.Peer.Certificate = foreignLeaf(w, m) },
+		"overlong hello":   func(_ *world, _ *member, r *joinv1.SessionRequest) { r.Hello.BootId = strings.Repeat("x", 200) },
+		"overlong command": func(_ *world, _ *member, r *joinv1.SessionRequest) { r.Hello.LastCommand = strings.Repeat("x", 200) },
+		"overlong serial": func(_ *world, _ *member, r *joinv1.SessionRequest) {
+			r.Hello.CertificateSerial = strings.Repeat("x", 200)
+		},
+		"overlong version": func(_ *world, _ *member, r *joinv1.SessionRequest) { r.Hello.AgentVersion = strings.Repeat("x", 200) },
+		"overlong digest":  func(_ *world, _ *member, r *joinv1.SessionRequest) { r.Hello.ClaimsDigest = make([]byte, 33) },
+		"another node id":  func(w *world, _ *member, r *joinv1.SessionRequest) { r.Hello.NodeId = w.member().nodeID },
 		"revoked": func(w *world, m *member, _ *joinv1.SessionRequest) {
 			w.write(func(tx *store.Tx) error { _, err := tx.RevokeCerts(m.nodeID, 1, "operator"); return err })
 		},
