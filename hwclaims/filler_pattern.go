@@ -9,11 +9,13 @@ import (
 // masks of question marks, stars or hashes. The run of x is in lower case only: capitals stand in real serials too
 // ("C119CALXXXX0001" is a Supermicro chassis).
 var templatePattern = pattern(
-	`\$\(|\$\{|\{\{|%\(|<%|@@|%[0-9]*[sdxXu]\b|\?\?|\*\*|##|x{3,}|y{3,}|z{3,}|n{4,}|^<.*>$|^\[.*\]$|^\{.*\}$`)
+	`\$\(|\$\{|\{\{|%\(|<%|@@|%[0-9]*[sdxXu]\b|\?\?|\*\*|##|x{3,}|y{3,}|z{3,}|n{4,}|^<.*>$|^\[.*\]$|^\{.*\}$`,
+)
 
 // templateFold finds names of template variables in folded text.
 var templateFold = pattern(
-	`^type[0-9]|smbiostype|smbios|^dmi(system|base|board|chassis|product|bios)|inject|reserve|yyyymmdd|yymmdd`)
+	`^type[0-9]|smbiostype|smbios|^dmi(system|base|board|chassis|product|bios)|inject|reserve|yyyymmdd|yymmdd`,
+)
 
 // revision is a version that stands where a serial should: "V1.0", "Rev 2", "Ver.001", "REV:A01", "1.0.0", "Rev 1.xx".
 var revision = pattern(`(?i)^((v|ver|version|rev|revision)[.: ]*[a-z]?[0-9]{1,3}|r?[0-9]{1,2}\.[0-9]{1,2})(\.([0-9]{1,2}|x{1,2}))*$`)

@@ -33,19 +33,23 @@ func TestOddFiles(t *testing.T) {
 		want, drop string // what is claimed; why it is not
 		unreadable []string
 	}{
-		"folder": {make: func(r root) { r.write(serial+"/x", "", 0o444) }, drop: "unreadable (is a directory)",
-			unreadable: []string{"product_serial /" + serial + ": is a directory"}},
+		"folder": {
+			make: func(r root) { r.write(serial+"/x", "", 0o444) }, drop: "unreadable (is a directory)",
+			unreadable: []string{"product_serial /" + serial + ": is a directory"},
+		},
 		"pipe": {make: func(r root) {
 			if err := unix.Mkfifo(filepath.Join(r.dir, serial), 0o644); err != nil {
 				r.t.Fatal(err)
 			}
 		}, drop: "unreadable (not a regular file)", unreadable: []string{"product_serial /" + serial + ": not a regular file"}},
-		"loop": {make: func(r root) {
-			if err := os.Symlink("product_serial", filepath.Join(r.dir, serial)); err != nil {
-				r.t.Fatal(err)
-			}
-		}, drop: "unreadable (too many levels of symbolic links)",
-			unreadable: []string{"product_serial /" + serial + ": too many levels of symbolic links"}},
+		"loop": {
+			make: func(r root) {
+				if err := os.Symlink("product_serial", filepath.Join(r.dir, serial)); err != nil {
+					r.t.Fatal(err)
+				}
+			}, drop: "unreadable (too many levels of symbolic links)",
+			unreadable: []string{"product_serial /" + serial + ": too many levels of symbolic links"},
+		},
 		"terabyte": {make: func(r root) {
 			r.write(serial, serial1, 0o644)
 			if err := os.Truncate(filepath.Join(r.dir, serial), 1<<40); err != nil {
