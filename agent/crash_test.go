@@ -117,7 +117,7 @@ func (m *machine) victim(scenario, token string, step int) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^$")
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // one that hangs says where
 	cmd.Env = append(os.Environ(), crashScenario+"="+scenario, crashConfig+"="+m.config().Path, crashHost+"="+m.host,
-		crashData+"="+m.data(), crashToken+"="+token, crashStep+"="+strconv.Itoa(step), crashClock+"="+m.now().Sub(time.Now()).String())
+		crashData+"="+m.data(), crashToken+"="+token, crashStep+"="+strconv.Itoa(step), crashClock+"="+time.Until(m.now()).String())
 	cmd.Stderr = m.log
 	return cmd
 }

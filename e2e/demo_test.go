@@ -102,6 +102,7 @@ func TestDemoFails(t *testing.T) {
 	if err == nil || !strings.Contains(string(out), "bcd is not there: run make build first") {
 		t.Errorf("without bcd: %v\n%s", err, out)
 	}
+	leavesNothing(t, temp, string(out))
 	// A bcd that joins nowhere.
 	script := "#!/bin/sh\n[ \"$1\" = join ] && { echo 'bcd: no way' >&2; exit 1; }\nexec " + build(t, "./cmd/bcd") + " \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(bin, "bcd"), []byte(script), 0o700); err != nil {
