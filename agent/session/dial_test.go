@@ -57,6 +57,10 @@ func TestGatewayIsAuthenticated(t *testing.T) {
 	ca, other := newAuthority(t, "serving"), newAuthority(t, "other")
 	foreign := other.leaf(t, nil) // stands before the pinned CA, which did not issue it
 	foreign.Certificate = [][]byte{foreign.Certificate[0], ca.cert.Raw}
+	long := ca.leaf(t, nil)
+	for len(long.Certificate) <= 8 {
+		long.Certificate = append(long.Certificate, newAuthority(t, "filler").cert.Raw)
+	}
 	alone := ca.leaf(t, nil)
 	alone.Certificate = alone.Certificate[:1]
 	for name, c := range map[string]struct {
@@ -71,6 +75,7 @@ func TestGatewayIsAuthenticated(t *testing.T) {
 		"expired":                 {ca.leaf(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), fault.Verification, "outside its dates"},
 		"not yet valid":           {ca.leaf(t, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }), fault.Verification, "outside its dates"},
 		"a client's certificate":  {ca.leaf(t, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }), fault.Verification, "does not verify"},
+		"a chain without end":     {long, fault.Verification, "presents 9 certificates"},
 		"the CA is not presented": {alone, fault.Verification, "no certificate that the gateway presents"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,6 +91,26 @@ func TestGatewayIsAuthenticated(t *testing.T) {
 				t.Error("something was sent")
 			}
 		})
+	}
+}
+
+// A pin names a CA. A gateway whose own key is pinned by mistake, or whose key was pinned by somebody who has it, is none.
+func TestPinOfALeafIsNoPinOfACA(t *testing.T) {
+	ca := newAuthority(t, "serving")
+	leaf := ca.leaf(t, nil)
+	g := gatewayAt(serve(t, serverConfig(leaf), &answers{}), ca)
+	g.ServingCA = pin.Set{pin.OfCertificate(leaf.Leaf)}
+	if _, err := dial(t, g, nil); fault.CodeOf(err) != fault.Verification {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestOlderTLSIsRefused(t *testing.T) {
+	ca := newAuthority(t, "serving")
+	config := serverConfig(ca.leaf(t, nil))
+	config.MinVersion, config.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	if _, err := dial(t, gatewayAt(serve(t, config, &answers{}), ca), nil); fault.CodeOf(err) != fault.Verification || !strings.Contains(err.Error(), "protocol version") {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -279,6 +304,9 @@ func TestControlPlaneErrors(t *testing.T) {
 		}
 		if !strings.Contains(err.Error(), want.text) {
 			t.Errorf("error %q, want %q in it", err, want.text)
+		}
+		if strings.Contains(err.Error(), strings.Repeat("x", 513)) || len(want.answer.Error()) > 64<<10 && strings.Contains(err.Error(), "xxx") {
+			t.Error("a text without end was read")
 		}
 		if err != nil && len(err.Error()) > 1024 {
 			t.Errorf("an error of %d bytes", len(err.Error()))

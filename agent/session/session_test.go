@@ -171,6 +171,39 @@ func TestFramesAreHandledInOrder(t *testing.T) {
 	}
 }
 
+// A gateway that falls silent is left after two heartbeats that did not come; one that sends them is not.
+func TestSilenceEndsTheSession(t *testing.T) {
+	for name, c := range map[string]struct{ beats int }{"from the start": {0}, "after some heartbeats": {8}} {
+		t.Run(name, func(t *testing.T) {
+			s, err := open(t, func(stream daemonv1.NodeGateway_SessionServer) error {
+				if err := stream.Send(welcome(0)); err != nil {
+					return err
+				}
+				for range c.beats {
+					time.Sleep(50 * time.Millisecond)
+					if err := stream.Send(&daemonv1.GatewayFrame{Frame: &daemonv1.GatewayFrame_Heartbeat{Heartbeat: &daemonv1.Heartbeat{}}}); err != nil {
+						return err
+					}
+				}
+				<-stream.Context().Done()
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Heartbeat = 100 * time.Millisecond
+			begun := time.Now()
+			err = s.Run(t.Context(), nil)
+			if !fault.Is(err, fault.Unreachable) || !strings.Contains(err.Error(), "sent nothing for 220ms") {
+				t.Errorf("ended with %v", err)
+			}
+			if lived, least := time.Since(begun), time.Duration(c.beats)*50*time.Millisecond+200*time.Millisecond; lived < least || lived > least+10*time.Second {
+				t.Errorf("ended after %s, want about %s", lived, least)
+			}
+		})
+	}
+}
+
 func TestSessionEndsWithItsContext(t *testing.T) {
 	ended := make(chan error, 1)
 	s, err := open(t, func(stream daemonv1.NodeGateway_SessionServer) error {
