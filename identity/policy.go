@@ -23,15 +23,12 @@ const (
 	// hurry is the life left under which an overdue renewal waits for nothing at start.
 	hurry = time.Hour
 
-	// MaxClockOffset bounds the correction of the local clock.
-	MaxClockOffset = 24 * time.Hour
 	// MaxSleep bounds how long a wait for a moment may go without a look at the wall clock: timers stop while a machine
 	// is suspended.
 	MaxSleep = 30 * time.Second
 )
 
-// Schedule says when a certificate is renewed. All times are the server's; the caller corrects its own clock by
-// [ClockOffset].
+// Schedule says when a certificate is renewed. All times are the server's; the caller corrects its own clock.
 type Schedule struct {
 	// RenewAt is when the first try is due.
 	RenewAt time.Time
@@ -86,11 +83,6 @@ func (s Schedule) Retry(now time.Time, failures int, random float64) time.Time {
 		ceiling = min(ceiling, left/retryShare)
 	}
 	return now.Round(0).Add(max(retryLeast, time.Duration(random*float64(ceiling))))
-}
-
-// ClockOffset returns what to add to the local clock to get the server's time, at most 24 h either way.
-func ClockOffset(server, local time.Time) time.Duration {
-	return min(max(sub(server, local), -MaxClockOffset), MaxClockOffset)
 }
 
 // Sleep returns how long to wait at now before looking at the clock again for due.

@@ -137,24 +137,6 @@ func TestFollowingTheSchedule(t *testing.T) {
 	})
 }
 
-func TestClockOffset(t *testing.T) {
-	for _, tc := range []struct{ ahead, want time.Duration }{
-		{0, 0},
-		{10 * time.Minute, -10 * time.Minute},
-		{-10 * time.Minute, 10 * time.Minute},
-		{50 * 365 * 24 * time.Hour, -24 * time.Hour},
-		{-50 * 365 * 24 * time.Hour, 24 * time.Hour},
-	} {
-		if got := identity.ClockOffset(now, now.Add(tc.ahead)); got != tc.want {
-			t.Errorf("a clock that is %s ahead gets %s, want %s", tc.ahead, got, tc.want)
-		}
-	}
-	// 292 years are the most that a duration holds.
-	if got := identity.ClockOffset(now, time.Time{}); got != 24*time.Hour {
-		t.Errorf("a clock at zero gets %s", got)
-	}
-}
-
 func TestSleepIsShort(t *testing.T) {
 	for left, want := range map[time.Duration]time.Duration{-time.Hour: 0, 0: 0, time.Second: time.Second, time.Hour: 30 * time.Second} {
 		if got := identity.Sleep(now, now.Add(left)); got != want {
