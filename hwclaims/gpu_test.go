@@ -37,6 +37,9 @@ const fakeNVML = `
 #ifndef MODE
 #define MODE 0
 #endif
+#ifndef COUNT
+#define COUNT 3
+#endif
 int nvmlInit_v2(void) {
 #ifdef HANG
 	for (;;) pause();
@@ -47,7 +50,7 @@ int nvmlInit_v2(void) {
 	return INIT;
 }
 int nvmlShutdown(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned *n) { *n = 3; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = COUNT; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = (void *)(long)(i + 1); return i == 1 ? 15 : 0; }
 int nvmlDeviceGetUUID(void *h, char *s, unsigned size) {
 	const char *uuid = (long)h == 1 ? "GPU-1C0FFEE0-0001-4a2b-8c3d-0123456789ab" : "GPU-1c0ffee0-0003-4a2b-8c3d-0123456789ab";
@@ -128,6 +131,7 @@ func TestNVMLFailures(t *testing.T) {
 	for name, test := range map[string]struct{ flag, want string }{
 		"mismatch": {"-DINIT=18", "Driver/library version mismatch (NVML 18)"},
 		"crash":    {"-DCRASH", "the child failed: "},
+		"nonsense": {"-DCOUNT=4000000000u", "cannot list 4000000000 GPUs"},
 		"old":      {"-DOLD", "libnvidia-ml.so.1 has no nvmlDeviceGetVirtualizationMode"},
 	} {
 		_, _, _, err := hwclaims.AskNVML(t.Context(), library(t, test.flag), time.Minute)
@@ -191,10 +195,8 @@ func TestParseGPUInformation(t *testing.T) {
 	}{
 		"H100": {"Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\nGPU UUID: \t " + gpu1 + "\nVideo BIOS: \t 96.00.74.00.01\nBus Type: \t PCIe\n" +
 			"DMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t 0000:19:00.0\nDevice Minor: \t 0\nGPU Excluded:\t No\n", gpu1, false, true},
-		"not started": {
-			"Model: \t\t Tesla K80\nGPU UUID: \t GPU-????????-????-????-????-????????????\nVideo BIOS: \t ??.??.??.??.??\n",
-			"GPU-????????-????-????-????-????????????", false, true,
-		},
+		"not started": {"Model: \t\t Tesla K80\nGPU UUID: \t GPU-????????-????-????-????-????????????\nVideo BIOS: \t ??.??.??.??.??\n",
+			"GPU-????????-????-????-????-????????????", false, true},
 		"size in the name": {"Model: NVIDIA A100-SXM4-80GB\nGPU UUID:" + gpu1, gpu1, false, true},
 		"vGPU":             {"Model: NVIDIA A40-48Q\nGPU UUID: " + gpu1, gpu1, true, true},
 		"old vGPU":         {"Model: GRID T4-2B\nGPU UUID: " + gpu1, gpu1, true, true},

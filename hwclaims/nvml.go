@@ -16,6 +16,9 @@ const haveNVML = true
 const (
 	nvmlLibrary = "libnvidia-ml.so.1" // the driver's; the .so without a number belongs to development packages
 
+	// maxNVMLGPUs bounds the work that a library's nonsense makes. No machine has half as many GPUs.
+	maxNVMLGPUs = 256
+
 	nvmlSuccess  = 0
 	nvmlVGPU     = 2  // NVML_GPU_VIRTUALIZATION_MODE_VGPU: a guest's instance
 	nvmlUUIDSize = 96 // NVML_DEVICE_UUID_V2_BUFFER_SIZE
@@ -46,6 +49,9 @@ func queryNVML() nvmlAnswer {
 	var n uint32
 	if code := lib.count(&n); code != nvmlSuccess {
 		return nvmlAnswer{Error: lib.failure("cannot count GPUs", code)}
+	}
+	if n > maxNVMLGPUs {
+		return nvmlAnswer{Error: fmt.Sprintf("cannot list %d GPUs: at most %d are believed", n, maxNVMLGPUs)}
 	}
 	var a nvmlAnswer
 	for i := range n {
