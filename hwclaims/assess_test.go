@@ -172,7 +172,8 @@ func TestNormalise(t *testing.T) {
 	for in, want := range map[string]string{
 		"4C4C4544-0058-5110-8034-B7C04F543233": uuid1, "4c4c454400585110" + "8034b7c04f543233": uuid1, " " + uuid1 + "\n": uuid1,
 		"{" + uuid1 + "}": "", "urn:uuid:" + uuid1: "", "4c4c4544-00585110-8034-b7c0-4f543233": "", "Not Present": "", "": "",
-		"4c4c4544-0058-5110-8034-b7c04f54323g": "",
+		"4c4c4544-0058-5110-8034-b7c04f54323g": "", "4c4c4544 0058-5110-8034-b7c04f543233": "", "4c4c4544-0058 5110-8034-b7c04f543233": "",
+		"4c4c4544-0058-5110 8034-b7c04f543233": "", "4c4c4544-0058-5110-8034 b7c04f543233": "",
 	} {
 		if got, ok := hwclaims.NormalizeUUID(in); got != want || ok != (want != "") {
 			t.Errorf("UUID %q becomes %q (%v), want %q", in, got, ok, want)

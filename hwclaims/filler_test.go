@@ -223,13 +223,14 @@ func TestFillerMACs(t *testing.T) {
 func TestMalformedPlaceholderListIsRefused(t *testing.T) {
 	for name, list := range map[string]string{
 		"no source": "text\tx\t", "two columns": "text\tx", "kind": "words\tx\ty", "uuid": "uuid\t1234\ty", "mac": "mac\tch:64\ty",
-		"prefix": "mac-prefix\tzz:zz:zz\ty", "blank": "text\t...\ty",
+		"prefix":       "mac-prefix\tzz:zz:zz\ty",
+		"short prefix": "mac-prefix\t00:11:2\ty", "whole prefix": "mac-prefix\t00:11:22:33:44:55\ty", "blank": "text\t...\ty",
 	} {
 		if hwclaims.ParsePlaceholders(list) == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	if err := hwclaims.ParsePlaceholders("# comment\n\ntext\tx\tsource\n"); err != nil {
+	if err := hwclaims.ParsePlaceholders("# comment\n\ntext\tx\tsource\nmac-prefix\t00:11:22\ty\nmac-prefix\t00:11:22:33:44:5\ty\n"); err != nil {
 		t.Error(err)
 	}
 }

@@ -227,8 +227,8 @@ func TestDriverVersion(t *testing.T) {
 // started.
 func TestRecordedGPUsAreNotAskedOfNVML(t *testing.T) {
 	r := newRoot(t)
-	r.write("proc/driver/nvidia/gpus/0000:01:00.0/information", "GPU UUID: "+gpu1+"\n", 0o444)
 	r.write("proc/driver/nvidia/gpus/0000:02:00.0/information", "Model: NVIDIA H100\n", 0o444)
+	r.write("proc/driver/nvidia/gpus/0000:03:00.0/information", "GPU UUID: "+gpu1+"\n", 0o444)
 	marker := filepath.Join(r.dir, "started")
 	report := collectRoot(t, hwclaims.Options{Root: r.dir, NVMLChild: []string{"/usr/bin/touch", marker}})
 	if !slices.Equal(report.Claims.GPUUUIDs, []string{gpu1}) {
