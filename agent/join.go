@@ -281,7 +281,14 @@ func (j *joiner) begin(ctx context.Context) (JoinResult, error) {
 		return JoinResult{}, err
 	}
 	j.join, j.sent = join, join.Resumed()
-	return JoinResult{}, join.Reserve()
+	if err := join.Reserve(); err != nil {
+		if !join.Resumed() {
+			join.Abandon() // nothing was sent
+			j.join = nil
+		}
+		return JoinResult{}, err
+	}
+	return JoinResult{}, nil
 }
 
 // request builds and signs the request around the join's CSR.

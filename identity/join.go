@@ -56,6 +56,7 @@ func (s *Store) BeginJoin(ctx context.Context, params JoinParams) (*Join, error)
 	}
 	j := &Join{s: s, p: pending{Version: Version, Attestor: params.Attestor, Role: params.Role}}
 	if err := j.Restart(ctx); err != nil {
+		j.Abandon()
 		return nil, err
 	}
 	return j, nil
@@ -158,6 +159,13 @@ func (j *Join) Accept(id *Identity) error {
 	}
 	j.done = true
 	return nil
+}
+
+// Abandon removes key and request. It is for a join whose request was never sent, in this process or an earlier one:
+// nothing that was answered is lost. What cannot be removed stays, and is no harm.
+func (j *Join) Abandon() {
+	j.Close()
+	_ = j.s.drop(PendingFile, JoinKeyFile)
 }
 
 // Close gives the reserved room back. Key and request stay on the disk, for the next try.

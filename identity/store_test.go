@@ -465,6 +465,26 @@ func TestLoadBesideRenewals(t *testing.T) {
 	readers.Wait()
 }
 
+// A join whose request was never sent can be given up without a trace; the next one has a new key.
+func TestAbandonedJoin(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data")
+	s := openStore(t, path)
+	j := must(s.BeginJoin(t.Context(), tokenJoin))
+	csr := j.CSR()
+	must(0, j.Reserve())
+	j.Abandon()
+	for _, name := range []string{identity.PendingFile, identity.JoinKeyFile} {
+		if _, err := os.Stat(filepath.Join(path, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", name, err)
+		}
+	}
+	j = must(s.BeginJoin(t.Context(), tokenJoin))
+	defer j.Close()
+	if j.Resumed() || cmp.Equal(j.CSR(), csr) {
+		t.Error("the abandoned join is resumed")
+	}
+}
+
 // A full disk fails before anything is sent, and what was reserved is enough for the largest answer.
 func TestAFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
