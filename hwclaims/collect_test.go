@@ -160,8 +160,8 @@ func TestUnreadableIsNotAbsent(t *testing.T) {
 	r := newRoot(t)
 	m, _ := machine(t, machinesDir+"/nonroot-eacces.json")
 	r.machine(m)
-	r.write("sys/class/dmi/id/board_serial", "VM174S009999\n", 0o444)
-	r.chmod("sys/class/dmi/id/board_serial", 0o444)
+	r.chmod("sys/class/dmi/id/board_serial", 0o644)
+	r.write("sys/class/dmi/id/board_serial", "VM174S009999\n", 0o644)
 	report := collectRoot(t, hwclaims.Options{Root: r.dir})
 	var unreadable []string
 	for _, u := range report.Unreadable {
