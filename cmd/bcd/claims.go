@@ -40,14 +40,7 @@ func (a *app) claims() *cobra.Command {
 hardware key that the control plane would derive. It sends nothing and needs no configuration. Some of the identity files
 are readable for root alone.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(cmd, output); err != nil {
-				return err
-			}
-			c, err := a.loadOrDefault()
-			if err != nil {
-				return err
-			}
-			ag, err := a.agent(c)
+			_, ag, err := a.reporter(cmd, output)
 			if err != nil {
 				return err
 			}

@@ -3,7 +3,11 @@
 // The package holds flags, exit statuses and text. What the commands do is the agent's.
 package main
 
-import "os"
+import (
+	"os"
+
+	"github.com/better-compute/bcd/internal/wallclock"
+)
 
 func main() {
 	os.Exit(run(os.Args[1:], Env{
@@ -11,6 +15,6 @@ func main() {
 		Stdout: os.Stdout,
 		Stderr: os.Stderr,
 		Getenv: os.Getenv,
-		Now:    newClock(os.Getenv),
+		Now:    wallclock.New(os.Getenv),
 	}))
 }

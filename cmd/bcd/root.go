@@ -194,6 +194,19 @@ func (a *app) logger(c *config.Config) *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.Stderr, o))
 }
 
+// reporter is what a command that reports begins with: the form that was asked for, the configuration and the agent.
+func (a *app) reporter(cmd *cobra.Command, output string) (*config.Config, *agent.Agent, error) {
+	if err := checkOutput(cmd, output); err != nil {
+		return nil, nil, err
+	}
+	c, err := a.loadOrDefault()
+	if err != nil {
+		return nil, nil, err
+	}
+	ag, err := a.agent(c)
+	return c, ag, err
+}
+
 // hostRootFlag adds --host-root to a command that reads hardware.
 func (a *app) hostRootFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&a.flags.hostRoot, "host-root", "", "root of the machine whose hardware is read, over the configuration's host_root")

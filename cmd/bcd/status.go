@@ -20,14 +20,7 @@ func (a *app) status() *cobra.Command {
 		Long: `status asks the running daemon, and where none runs it shows the identity on disk. Exit status: 0 connected, 75 running and not
 connected, 77 refused by the control plane, 1 not running, 78 not joined.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(cmd, output); err != nil {
-				return err
-			}
-			c, err := a.loadOrDefault()
-			if err != nil {
-				return err
-			}
-			ag, err := a.agent(c)
+			c, ag, err := a.reporter(cmd, output)
 			if err != nil {
 				return err
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/better-compute/bcd/hwclaims"
+	"github.com/better-compute/bcd/internal/wallclock"
 )
 
 // release is set by the linker in a release build.
@@ -19,7 +20,7 @@ func version() string {
 	if hwclaims.FakeHardware {
 		v += "+fakehw"
 	}
-	return v + clockTag
+	return v + wallclock.Tag
 }
 
 func (a *app) version() *cobra.Command {

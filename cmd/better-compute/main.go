@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/better-compute/bcd/internal/wallclock"
 )
 
 func main() {
@@ -18,6 +20,6 @@ func main() {
 		Stdout: os.Stdout,
 		Stderr: os.Stderr,
 		Getenv: os.Getenv,
-		Now:    newClock(os.Getenv),
+		Now:    wallclock.New(os.Getenv),
 	}, os.Args[1:]))
 }

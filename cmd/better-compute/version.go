@@ -5,13 +5,15 @@ import (
 	"runtime"
 
 	"github.com/spf13/cobra"
+
+	"github.com/better-compute/bcd/internal/wallclock"
 )
 
 // release is set by the linker in a release build.
 var release = "0.0.0-dev"
 
 // version is this program's version: the release and, where a build may not be installed on a server, why.
-func version() string { return release + clockTag }
+func version() string { return release + wallclock.Tag }
 
 func versionCommand(env Env) *cobra.Command {
 	return &cobra.Command{

@@ -13,6 +13,7 @@ const module = "github.com/better-compute/bcd/"
 // a row above.
 var mayImport = map[string][]string{
 	"internal/fault":     {},
+	"internal/wallclock": {},
 	"internal/archtest":  {},
 	"internal/bearer":    {},
 	"internal/oneline":   {},
@@ -43,7 +44,7 @@ var mayImport = map[string][]string{
 		"agent/config", "agent/credential", "agent/session", "api/daemon/v1", "hwclaims", "identity", "internal/bearer",
 		"internal/fault", "internal/oneline", "internal/pin", "internal/signing", "internal/statefile", "seal", "tpmkey",
 	},
-	"cmd/bcd": {"agent", "agent/config", "hwclaims", "internal/fault", "internal/oneline"},
+	"cmd/bcd": {"agent", "agent/config", "hwclaims", "internal/fault", "internal/oneline", "internal/wallclock"},
 
 	"controlplane/events": {"internal/fault"},
 	"controlplane/store":  {"controlplane/events", "hwclaims", "internal/fault"},
@@ -69,11 +70,11 @@ var mayImport = map[string][]string{
 	},
 	"cmd/better-compute": {
 		"controlplane", "controlplane/httpapi", "controlplane/httpapi/client", "controlplane/pki", "internal/fault", "internal/oneline",
-		"internal/pin",
+		"internal/pin", "internal/wallclock",
 	},
 }
 
-// reasons are imports of other modules that have one home.
+// homes are imports of other modules that have one home.
 var homes = []struct {
 	path  string // an import path, or a prefix that ends with "/"
 	homes []string

@@ -1,6 +1,6 @@
 //go:build testclock
 
-package main
+package wallclock
 
 import (
 	"fmt"
@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// clockTag marks the version: such a build is for tests and may not be installed on a server.
-const clockTag = "+testclock"
+// Tag marks the version: such a build is for tests and may not be installed on a server.
+const Tag = "+testclock"
 
 // envClockOffset names a file that holds how far the clock is off, in the form of [time.ParseDuration]. It is read each
 // time that somebody asks for the time, so that a test moves the clock of a running process.
 const envClockOffset = "BC_CLOCK_OFFSET"
 
-// newClock returns the machine's clock, moved by what the file says. Without the variable the clock is right; a file that
+// New returns the machine's clock, moved by what the file says. Without the variable the clock is right; a file that
 // cannot be used ends the process, because a test that runs at the wrong time proves nothing.
-func newClock(getenv func(string) string) func() time.Time {
+func New(getenv func(string) string) func() time.Time {
 	path := getenv(envClockOffset)
 	if path == "" {
 		return time.Now
