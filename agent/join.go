@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -221,6 +222,10 @@ func (j *joiner) run(ctx context.Context) (JoinResult, error) {
 			}
 			restarted, j.sent = true, false
 			continue
+		case fault.Is(err, fault.AccessDenied) && restarted:
+			// Refused with either key. A gateway can forge a refusal: the earlier request may have been admitted, and only
+			// its key can collect that.
+			return JoinResult{}, errors.Join(fmt.Errorf("cannot join: %w", err), j.join.Undo())
 		case fault.Is(err, fault.Unreachable), fault.Is(err, fault.RateLimited):
 			wait = max(retry.next(), session.RetryAfter(err))
 			if wait > j.until.Sub(j.clock.Local()) {

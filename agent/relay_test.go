@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -352,5 +353,43 @@ func TestSealIsMadeAfterKeyAndCSR(t *testing.T) {
 	})
 	if _, err := m.join(newToken(t, cp, 1)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A gateway that drops an answer and then forges refusals makes the machine try a new key, and no more: the recorded
+// admission is still there for the next, honest gateway, and a token of one use was spent once.
+func TestForgedRefusalLosesNoAdmission(t *testing.T) {
+	cp := controlplanetest.Start(t, controlplanetest.Options{AnswerAtOnce: true})
+	relay := cp.Relay(t)
+	calls := 0
+	refused := status.Error(codes.PermissionDenied, "Join refused")
+	if s, err := status.Convert(refused).WithDetails(&errdetails.ErrorInfo{Reason: string(fault.AccessDenied), Domain: "better-compute"}); err == nil {
+		refused = s.Err()
+	}
+	relay.OnJoin(func(_ context.Context, req *joinv1.JoinRequest, next nextJoin) (*daemonv1.JoinResponse, error) {
+		if calls++; calls == 1 {
+			if _, err := next(req); err != nil {
+				t.Error(err)
+			}
+			return nil, status.Error(codes.Unavailable, "dropped")
+		}
+		return nil, refused
+	})
+	m := newMachine(t, cp)
+	m.url = relay.URL
+	token := newToken(t, cp, 1)
+	if _, err := m.join(token); !fault.Is(err, fault.AccessDenied) {
+		t.Fatalf("error %v", err)
+	}
+	if calls != 3 {
+		t.Errorf("%d requests, want the first, its repeat and one with a new key", calls)
+	}
+	m.url = cp.GatewayURL
+	result, err := m.join(token)
+	if err != nil {
+		t.Fatalf("afterwards: %v", err)
+	}
+	if got := joined(t, cp); !slices.Equal(got, []string{result.NodeID}) {
+		t.Errorf("nodes %q joined, want %q once", got, result.NodeID)
 	}
 }

@@ -27,6 +27,7 @@ type Join struct {
 	key     crypto.Signer
 	resumed bool
 	done    bool
+	before  *restarted // what the last Restart replaced
 
 	pendingRoom, identityRoom *statefile.Reserved
 }
@@ -84,9 +85,17 @@ func (j *Join) Resumed() bool { return j.resumed }
 // RequestID returns the id of the join request that an operator is to decide on, or "".
 func (j *Join) RequestID() string { return j.p.RequestID }
 
-// Restart begins the join again with a new key. It is for a certificate request that was sent and refused for good, and
-// it forgets that request.
+// Restart begins the join again with a new key. It is for a certificate request that was sent and refused for good.
+// The earlier request is remembered until the Join ends: a refusal is not signed, so it may be a lie, see [Join.Undo].
 func (j *Join) Restart(ctx context.Context) error {
+	var before *restarted
+	if j.key != nil {
+		record, err := j.s.dir.Read(JoinKeyFile, maxKey)
+		if err != nil {
+			return err
+		}
+		before = &restarted{p: j.p, key: j.key, record: record}
+	}
 	// The key first. Where the process stops before the second write, the request on the disk is not the key's and
 	// counts no more.
 	key, csr, err := j.s.newKey(ctx, JoinKeyFile)
@@ -97,7 +106,31 @@ func (j *Join) Restart(ctx context.Context) error {
 	if err := j.s.writePending(&p); err != nil {
 		return err
 	}
-	j.p, j.key, j.resumed = p, key, false
+	j.p, j.key, j.resumed, j.before = p, key, false, before
+	return nil
+}
+
+// restarted is the request that a Restart replaced.
+type restarted struct {
+	p      pending
+	key    crypto.Signer
+	record []byte
+}
+
+// Undo puts back the request that [Join.Restart] replaced. It is for a new request that was refused too: if the earlier
+// one was admitted and the refusals were a lie, only that one's key can still collect the admission. Without a Restart
+// it does nothing.
+func (j *Join) Undo() error {
+	if j.before == nil {
+		return nil
+	}
+	if err := j.s.dir.Replace(JoinKeyFile, j.before.record); err != nil {
+		return err
+	}
+	if err := j.s.writePending(&j.before.p); err != nil {
+		return err
+	}
+	j.p, j.key, j.resumed, j.before = j.before.p, j.before.key, true, nil
 	return nil
 }
 
