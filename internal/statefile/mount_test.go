@@ -107,15 +107,6 @@ func TestReserveWithoutFallocate(t *testing.T) {
 	if b, err := d.Read("a", 10); err != nil || string(b) != "x" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if kind, err := d.Volatile(); kind != "ramfs" || err != nil {
-		t.Errorf("Volatile = %q, %v", kind, err)
-	}
-}
-
-func TestVolatile(t *testing.T) {
-	if kind, err := open(t, mount(t, "tmpfs", "mode=0700")).Volatile(); kind != "tmpfs" || err != nil {
-		t.Errorf("Volatile = %q, %v", kind, err)
-	}
 }
 
 func TestReadOnlyFileSystem(t *testing.T) {
