@@ -36,6 +36,7 @@ const (
 	CommandResult   Purpose = "command-result"   // by the node key
 	ResultAck       Purpose = "result-ack"       // by the command-signing key
 	ReleaseManifest Purpose = "release-manifest" // by the release key
+	SiteVouch       Purpose = "site-vouch"       // by a site agent's key, over the vouch's body
 )
 
 // Type returns the DSSE payload type of the purpose.

@@ -24,7 +24,7 @@ import (
 
 var purposes = []signing.Purpose{
 	signing.JoinRequest, signing.JoinResponse, signing.RenewResponse, signing.RenewPoP, signing.X509PoP,
-	signing.Command, signing.CommandResult, signing.ResultAck, signing.ReleaseManifest,
+	signing.Command, signing.CommandResult, signing.ResultAck, signing.ReleaseManifest, signing.SiteVouch,
 }
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {

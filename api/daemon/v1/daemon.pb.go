@@ -1500,6 +1500,7 @@ type AgentFrame struct {
 	//	*AgentFrame_CommandAck
 	//	*AgentFrame_CommandResult
 	//	*AgentFrame_Inventory
+	//	*AgentFrame_Vouch
 	Frame         isAgentFrame_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1587,6 +1588,15 @@ func (x *AgentFrame) GetInventory() *Inventory {
 	return nil
 }
 
+func (x *AgentFrame) GetVouch() *Vouch {
+	if x != nil {
+		if x, ok := x.Frame.(*AgentFrame_Vouch); ok {
+			return x.Vouch
+		}
+	}
+	return nil
+}
+
 type isAgentFrame_Frame interface {
 	isAgentFrame_Frame()
 }
@@ -1611,6 +1621,10 @@ type AgentFrame_Inventory struct {
 	Inventory *Inventory `protobuf:"bytes,5,opt,name=inventory,proto3,oneof"`
 }
 
+type AgentFrame_Vouch struct {
+	Vouch *Vouch `protobuf:"bytes,6,opt,name=vouch,proto3,oneof"`
+}
+
 func (*AgentFrame_Hello) isAgentFrame_Frame() {}
 
 func (*AgentFrame_Heartbeat) isAgentFrame_Frame() {}
@@ -1621,6 +1635,8 @@ func (*AgentFrame_CommandResult) isAgentFrame_Frame() {}
 
 func (*AgentFrame_Inventory) isAgentFrame_Frame() {}
 
+func (*AgentFrame_Vouch) isAgentFrame_Frame() {}
+
 type GatewayFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Frame:
@@ -1630,6 +1646,7 @@ type GatewayFrame struct {
 	//	*GatewayFrame_Command
 	//	*GatewayFrame_ResultAck
 	//	*GatewayFrame_Goodbye
+	//	*GatewayFrame_VouchAck
 	Frame         isGatewayFrame_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1717,6 +1734,15 @@ func (x *GatewayFrame) GetGoodbye() *Goodbye {
 	return nil
 }
 
+func (x *GatewayFrame) GetVouchAck() *VouchAck {
+	if x != nil {
+		if x, ok := x.Frame.(*GatewayFrame_VouchAck); ok {
+			return x.VouchAck
+		}
+	}
+	return nil
+}
+
 type isGatewayFrame_Frame interface {
 	isGatewayFrame_Frame()
 }
@@ -1741,6 +1767,10 @@ type GatewayFrame_Goodbye struct {
 	Goodbye *Goodbye `protobuf:"bytes,5,opt,name=goodbye,proto3,oneof"`
 }
 
+type GatewayFrame_VouchAck struct {
+	VouchAck *VouchAck `protobuf:"bytes,6,opt,name=vouch_ack,json=vouchAck,proto3,oneof"`
+}
+
 func (*GatewayFrame_Welcome) isGatewayFrame_Frame() {}
 
 func (*GatewayFrame_Heartbeat) isGatewayFrame_Frame() {}
@@ -1750,6 +1780,8 @@ func (*GatewayFrame_Command) isGatewayFrame_Frame() {}
 func (*GatewayFrame_ResultAck) isGatewayFrame_Frame() {}
 
 func (*GatewayFrame_Goodbye) isGatewayFrame_Frame() {}
+
+func (*GatewayFrame_VouchAck) isGatewayFrame_Frame() {}
 
 type Hello struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
@@ -2536,6 +2568,194 @@ func (x *Inventory) GetInventory() []byte {
 	return nil
 }
 
+// Vouch says that a machine booted from the network at the agent's site. Only an agent of role `site` sends it.
+type Vouch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A VouchBody.
+	Body []byte `protobuf:"bytes,1,opt,name=body,proto3" json:"body,omitempty"`
+	// By the key of the session's certificate, purpose `site-vouch`, ASN.1 DER.
+	Sig           []byte `protobuf:"bytes,2,opt,name=sig,proto3" json:"sig,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Vouch) Reset() {
+	*x = Vouch{}
+	mi := &file_daemon_v1_daemon_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Vouch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Vouch) ProtoMessage() {}
+
+func (x *Vouch) ProtoReflect() protoreflect.Message {
+	mi := &file_daemon_v1_daemon_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Vouch.ProtoReflect.Descriptor instead.
+func (*Vouch) Descriptor() ([]byte, []int) {
+	return file_daemon_v1_daemon_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Vouch) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+func (x *Vouch) GetSig() []byte {
+	if x != nil {
+		return x.Sig
+	}
+	return nil
+}
+
+type VouchBody struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	NodeId string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Site   string                 `protobuf:"bytes,2,opt,name=site,proto3" json:"site,omitempty"`
+	// The address of the NIC that booted: lower case, colons.
+	Mac string `protobuf:"bytes,3,opt,name=mac,proto3" json:"mac,omitempty"`
+	// Counts the boot leases of the NIC; at most 2^63-1. A vouch for a later one replaces the one before.
+	BootLeaseEpoch uint64 `protobuf:"varint,4,opt,name=boot_lease_epoch,json=bootLeaseEpoch,proto3" json:"boot_lease_epoch,omitempty"`
+	IssuedAtUnixMs int64  `protobuf:"varint,5,opt,name=issued_at_unix_ms,json=issuedAtUnixMs,proto3" json:"issued_at_unix_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *VouchBody) Reset() {
+	*x = VouchBody{}
+	mi := &file_daemon_v1_daemon_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VouchBody) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VouchBody) ProtoMessage() {}
+
+func (x *VouchBody) ProtoReflect() protoreflect.Message {
+	mi := &file_daemon_v1_daemon_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VouchBody.ProtoReflect.Descriptor instead.
+func (*VouchBody) Descriptor() ([]byte, []int) {
+	return file_daemon_v1_daemon_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *VouchBody) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *VouchBody) GetSite() string {
+	if x != nil {
+		return x.Site
+	}
+	return ""
+}
+
+func (x *VouchBody) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *VouchBody) GetBootLeaseEpoch() uint64 {
+	if x != nil {
+		return x.BootLeaseEpoch
+	}
+	return 0
+}
+
+func (x *VouchBody) GetIssuedAtUnixMs() int64 {
+	if x != nil {
+		return x.IssuedAtUnixMs
+	}
+	return 0
+}
+
+// VouchAck answers a Vouch.
+type VouchAck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of the Vouch's body.
+	VouchSha256 []byte `protobuf:"bytes,1,opt,name=vouch_sha256,json=vouchSha256,proto3" json:"vouch_sha256,omitempty"`
+	// False where the control plane refuses it.
+	Recorded      bool `protobuf:"varint,2,opt,name=recorded,proto3" json:"recorded,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VouchAck) Reset() {
+	*x = VouchAck{}
+	mi := &file_daemon_v1_daemon_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VouchAck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VouchAck) ProtoMessage() {}
+
+func (x *VouchAck) ProtoReflect() protoreflect.Message {
+	mi := &file_daemon_v1_daemon_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VouchAck.ProtoReflect.Descriptor instead.
+func (*VouchAck) Descriptor() ([]byte, []int) {
+	return file_daemon_v1_daemon_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *VouchAck) GetVouchSha256() []byte {
+	if x != nil {
+		return x.VouchSha256
+	}
+	return nil
+}
+
+func (x *VouchAck) GetRecorded() bool {
+	if x != nil {
+		return x.Recorded
+	}
+	return false
+}
+
 var File_daemon_v1_daemon_proto protoreflect.FileDescriptor
 
 const file_daemon_v1_daemon_proto_rawDesc = "" +
@@ -2653,7 +2873,7 @@ const file_daemon_v1_daemon_proto_rawDesc = "" +
 	"\x11ChallengeResponse\x12'\n" +
 	"\x0fcredential_blob\x18\x01 \x01(\fR\x0ecredentialBlob\x12)\n" +
 	"\x10encrypted_secret\x18\x02 \x01(\fR\x0fencryptedSecret\x12\x14\n" +
-	"\x05state\x18\x03 \x01(\fR\x05state\"\xee\x02\n" +
+	"\x05state\x18\x03 \x01(\fR\x05state\"\xa6\x03\n" +
 	"\n" +
 	"AgentFrame\x126\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1e.bettercompute.daemon.v1.HelloH\x00R\x05hello\x12B\n" +
@@ -2661,15 +2881,17 @@ const file_daemon_v1_daemon_proto_rawDesc = "" +
 	"\vcommand_ack\x18\x03 \x01(\v2#.bettercompute.daemon.v1.CommandAckH\x00R\n" +
 	"commandAck\x12O\n" +
 	"\x0ecommand_result\x18\x04 \x01(\v2&.bettercompute.daemon.v1.CommandResultH\x00R\rcommandResult\x12B\n" +
-	"\tinventory\x18\x05 \x01(\v2\".bettercompute.daemon.v1.InventoryH\x00R\tinventoryB\a\n" +
-	"\x05frame\"\xda\x02\n" +
+	"\tinventory\x18\x05 \x01(\v2\".bettercompute.daemon.v1.InventoryH\x00R\tinventory\x126\n" +
+	"\x05vouch\x18\x06 \x01(\v2\x1e.bettercompute.daemon.v1.VouchH\x00R\x05vouchB\a\n" +
+	"\x05frame\"\x9c\x03\n" +
 	"\fGatewayFrame\x12<\n" +
 	"\awelcome\x18\x01 \x01(\v2 .bettercompute.daemon.v1.WelcomeH\x00R\awelcome\x12B\n" +
 	"\theartbeat\x18\x02 \x01(\v2\".bettercompute.daemon.v1.HeartbeatH\x00R\theartbeat\x12<\n" +
 	"\acommand\x18\x03 \x01(\v2 .bettercompute.daemon.v1.CommandH\x00R\acommand\x12C\n" +
 	"\n" +
 	"result_ack\x18\x04 \x01(\v2\".bettercompute.daemon.v1.ResultAckH\x00R\tresultAck\x12<\n" +
-	"\agoodbye\x18\x05 \x01(\v2 .bettercompute.daemon.v1.GoodbyeH\x00R\agoodbyeB\a\n" +
+	"\agoodbye\x18\x05 \x01(\v2 .bettercompute.daemon.v1.GoodbyeH\x00R\agoodbye\x12@\n" +
+	"\tvouch_ack\x18\x06 \x01(\v2!.bettercompute.daemon.v1.VouchAckH\x00R\bvouchAckB\a\n" +
 	"\x05frame\"\x9b\x02\n" +
 	"\x05Hello\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12#\n" +
@@ -2731,7 +2953,19 @@ const file_daemon_v1_daemon_proto_rawDesc = "" +
 	"\rresult_sha256\x18\x03 \x01(\fR\fresultSha256\"j\n" +
 	"\tInventory\x12?\n" +
 	"\x06claims\x18\x01 \x01(\v2'.bettercompute.daemon.v1.HardwareClaimsR\x06claims\x12\x1c\n" +
-	"\tinventory\x18\x02 \x01(\fR\tinventory2\xf9\x02\n" +
+	"\tinventory\x18\x02 \x01(\fR\tinventory\"-\n" +
+	"\x05Vouch\x12\x12\n" +
+	"\x04body\x18\x01 \x01(\fR\x04body\x12\x10\n" +
+	"\x03sig\x18\x02 \x01(\fR\x03sig\"\x9f\x01\n" +
+	"\tVouchBody\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
+	"\x04site\x18\x02 \x01(\tR\x04site\x12\x10\n" +
+	"\x03mac\x18\x03 \x01(\tR\x03mac\x12(\n" +
+	"\x10boot_lease_epoch\x18\x04 \x01(\x04R\x0ebootLeaseEpoch\x12)\n" +
+	"\x11issued_at_unix_ms\x18\x05 \x01(\x03R\x0eissuedAtUnixMs\"I\n" +
+	"\bVouchAck\x12!\n" +
+	"\fvouch_sha256\x18\x01 \x01(\fR\vvouchSha256\x12\x1a\n" +
+	"\brecorded\x18\x02 \x01(\bR\brecorded2\xf9\x02\n" +
 	"\vNodeGateway\x12b\n" +
 	"\tChallenge\x12).bettercompute.daemon.v1.ChallengeRequest\x1a*.bettercompute.daemon.v1.ChallengeResponse\x12S\n" +
 	"\x04Join\x12$.bettercompute.daemon.v1.JoinRequest\x1a%.bettercompute.daemon.v1.JoinResponse\x12V\n" +
@@ -2750,7 +2984,7 @@ func file_daemon_v1_daemon_proto_rawDescGZIP() []byte {
 	return file_daemon_v1_daemon_proto_rawDescData
 }
 
-var file_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_daemon_v1_daemon_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_daemon_v1_daemon_proto_goTypes = []any{
 	(*Signature)(nil),         // 0: bettercompute.daemon.v1.Signature
 	(*JoinRequest)(nil),       // 1: bettercompute.daemon.v1.JoinRequest
@@ -2785,6 +3019,9 @@ var file_daemon_v1_daemon_proto_goTypes = []any{
 	(*ResultAck)(nil),         // 30: bettercompute.daemon.v1.ResultAck
 	(*ResultAckBody)(nil),     // 31: bettercompute.daemon.v1.ResultAckBody
 	(*Inventory)(nil),         // 32: bettercompute.daemon.v1.Inventory
+	(*Vouch)(nil),             // 33: bettercompute.daemon.v1.Vouch
+	(*VouchBody)(nil),         // 34: bettercompute.daemon.v1.VouchBody
+	(*VouchAck)(nil),          // 35: bettercompute.daemon.v1.VouchAck
 }
 var file_daemon_v1_daemon_proto_depIdxs = []int32{
 	8,  // 0: bettercompute.daemon.v1.JoinRequestBody.claims:type_name -> bettercompute.daemon.v1.HardwareClaims
@@ -2807,27 +3044,29 @@ var file_daemon_v1_daemon_proto_depIdxs = []int32{
 	27, // 17: bettercompute.daemon.v1.AgentFrame.command_ack:type_name -> bettercompute.daemon.v1.CommandAck
 	28, // 18: bettercompute.daemon.v1.AgentFrame.command_result:type_name -> bettercompute.daemon.v1.CommandResult
 	32, // 19: bettercompute.daemon.v1.AgentFrame.inventory:type_name -> bettercompute.daemon.v1.Inventory
-	22, // 20: bettercompute.daemon.v1.GatewayFrame.welcome:type_name -> bettercompute.daemon.v1.Welcome
-	23, // 21: bettercompute.daemon.v1.GatewayFrame.heartbeat:type_name -> bettercompute.daemon.v1.Heartbeat
-	25, // 22: bettercompute.daemon.v1.GatewayFrame.command:type_name -> bettercompute.daemon.v1.Command
-	30, // 23: bettercompute.daemon.v1.GatewayFrame.result_ack:type_name -> bettercompute.daemon.v1.ResultAck
-	24, // 24: bettercompute.daemon.v1.GatewayFrame.goodbye:type_name -> bettercompute.daemon.v1.Goodbye
-	0,  // 25: bettercompute.daemon.v1.Command.sig:type_name -> bettercompute.daemon.v1.Signature
-	0,  // 26: bettercompute.daemon.v1.ResultAck.sig:type_name -> bettercompute.daemon.v1.Signature
-	8,  // 27: bettercompute.daemon.v1.Inventory.claims:type_name -> bettercompute.daemon.v1.HardwareClaims
-	17, // 28: bettercompute.daemon.v1.NodeGateway.Challenge:input_type -> bettercompute.daemon.v1.ChallengeRequest
-	1,  // 29: bettercompute.daemon.v1.NodeGateway.Join:input_type -> bettercompute.daemon.v1.JoinRequest
-	14, // 30: bettercompute.daemon.v1.NodeGateway.Renew:input_type -> bettercompute.daemon.v1.RenewRequest
-	19, // 31: bettercompute.daemon.v1.NodeGateway.Session:input_type -> bettercompute.daemon.v1.AgentFrame
-	18, // 32: bettercompute.daemon.v1.NodeGateway.Challenge:output_type -> bettercompute.daemon.v1.ChallengeResponse
-	9,  // 33: bettercompute.daemon.v1.NodeGateway.Join:output_type -> bettercompute.daemon.v1.JoinResponse
-	15, // 34: bettercompute.daemon.v1.NodeGateway.Renew:output_type -> bettercompute.daemon.v1.RenewResponse
-	20, // 35: bettercompute.daemon.v1.NodeGateway.Session:output_type -> bettercompute.daemon.v1.GatewayFrame
-	32, // [32:36] is the sub-list for method output_type
-	28, // [28:32] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	33, // 20: bettercompute.daemon.v1.AgentFrame.vouch:type_name -> bettercompute.daemon.v1.Vouch
+	22, // 21: bettercompute.daemon.v1.GatewayFrame.welcome:type_name -> bettercompute.daemon.v1.Welcome
+	23, // 22: bettercompute.daemon.v1.GatewayFrame.heartbeat:type_name -> bettercompute.daemon.v1.Heartbeat
+	25, // 23: bettercompute.daemon.v1.GatewayFrame.command:type_name -> bettercompute.daemon.v1.Command
+	30, // 24: bettercompute.daemon.v1.GatewayFrame.result_ack:type_name -> bettercompute.daemon.v1.ResultAck
+	24, // 25: bettercompute.daemon.v1.GatewayFrame.goodbye:type_name -> bettercompute.daemon.v1.Goodbye
+	35, // 26: bettercompute.daemon.v1.GatewayFrame.vouch_ack:type_name -> bettercompute.daemon.v1.VouchAck
+	0,  // 27: bettercompute.daemon.v1.Command.sig:type_name -> bettercompute.daemon.v1.Signature
+	0,  // 28: bettercompute.daemon.v1.ResultAck.sig:type_name -> bettercompute.daemon.v1.Signature
+	8,  // 29: bettercompute.daemon.v1.Inventory.claims:type_name -> bettercompute.daemon.v1.HardwareClaims
+	17, // 30: bettercompute.daemon.v1.NodeGateway.Challenge:input_type -> bettercompute.daemon.v1.ChallengeRequest
+	1,  // 31: bettercompute.daemon.v1.NodeGateway.Join:input_type -> bettercompute.daemon.v1.JoinRequest
+	14, // 32: bettercompute.daemon.v1.NodeGateway.Renew:input_type -> bettercompute.daemon.v1.RenewRequest
+	19, // 33: bettercompute.daemon.v1.NodeGateway.Session:input_type -> bettercompute.daemon.v1.AgentFrame
+	18, // 34: bettercompute.daemon.v1.NodeGateway.Challenge:output_type -> bettercompute.daemon.v1.ChallengeResponse
+	9,  // 35: bettercompute.daemon.v1.NodeGateway.Join:output_type -> bettercompute.daemon.v1.JoinResponse
+	15, // 36: bettercompute.daemon.v1.NodeGateway.Renew:output_type -> bettercompute.daemon.v1.RenewResponse
+	20, // 37: bettercompute.daemon.v1.NodeGateway.Session:output_type -> bettercompute.daemon.v1.GatewayFrame
+	34, // [34:38] is the sub-list for method output_type
+	30, // [30:34] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_daemon_v1_daemon_proto_init() }
@@ -2850,6 +3089,7 @@ func file_daemon_v1_daemon_proto_init() {
 		(*AgentFrame_CommandAck)(nil),
 		(*AgentFrame_CommandResult)(nil),
 		(*AgentFrame_Inventory)(nil),
+		(*AgentFrame_Vouch)(nil),
 	}
 	file_daemon_v1_daemon_proto_msgTypes[20].OneofWrappers = []any{
 		(*GatewayFrame_Welcome)(nil),
@@ -2857,6 +3097,7 @@ func file_daemon_v1_daemon_proto_init() {
 		(*GatewayFrame_Command)(nil),
 		(*GatewayFrame_ResultAck)(nil),
 		(*GatewayFrame_Goodbye)(nil),
+		(*GatewayFrame_VouchAck)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2864,7 +3105,7 @@ func file_daemon_v1_daemon_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_daemon_v1_daemon_proto_rawDesc), len(file_daemon_v1_daemon_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

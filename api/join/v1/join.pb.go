@@ -485,6 +485,58 @@ func (x *SessionEnded) GetGoodbye() *v1.Goodbye {
 	return nil
 }
 
+type VouchRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Peer          *Peer                  `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	Vouch         *v1.Vouch              `protobuf:"bytes,2,opt,name=vouch,proto3" json:"vouch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VouchRequest) Reset() {
+	*x = VouchRequest{}
+	mi := &file_join_v1_join_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VouchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VouchRequest) ProtoMessage() {}
+
+func (x *VouchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_join_v1_join_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VouchRequest.ProtoReflect.Descriptor instead.
+func (*VouchRequest) Descriptor() ([]byte, []int) {
+	return file_join_v1_join_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *VouchRequest) GetPeer() *Peer {
+	if x != nil {
+		return x.Peer
+	}
+	return nil
+}
+
+func (x *VouchRequest) GetVouch() *v1.Vouch {
+	if x != nil {
+		return x.Vouch
+	}
+	return nil
+}
+
 var File_join_v1_join_proto protoreflect.FileDescriptor
 
 const file_join_v1_join_proto_rawDesc = "" +
@@ -515,12 +567,16 @@ const file_join_v1_join_proto_rawDesc = "" +
 	"\awelcome\x18\x01 \x01(\v2 .bettercompute.daemon.v1.WelcomeR\awelcome\x12)\n" +
 	"\x11not_after_unix_ms\x18\x02 \x01(\x03R\x0enotAfterUnixMs\"J\n" +
 	"\fSessionEnded\x12:\n" +
-	"\agoodbye\x18\x01 \x01(\v2 .bettercompute.daemon.v1.GoodbyeR\agoodbye2\xf1\x02\n" +
+	"\agoodbye\x18\x01 \x01(\v2 .bettercompute.daemon.v1.GoodbyeR\agoodbye\"u\n" +
+	"\fVouchRequest\x12/\n" +
+	"\x04peer\x18\x01 \x01(\v2\x1b.bettercompute.join.v1.PeerR\x04peer\x124\n" +
+	"\x05vouch\x18\x02 \x01(\v2\x1e.bettercompute.daemon.v1.VouchR\x05vouch2\xc2\x03\n" +
 	"\vJoinService\x12`\n" +
 	"\tChallenge\x12'.bettercompute.join.v1.ChallengeRequest\x1a*.bettercompute.daemon.v1.ChallengeResponse\x12Q\n" +
 	"\x04Join\x12\".bettercompute.join.v1.JoinRequest\x1a%.bettercompute.daemon.v1.JoinResponse\x12T\n" +
 	"\x05Renew\x12#.bettercompute.join.v1.RenewRequest\x1a&.bettercompute.daemon.v1.RenewResponse\x12W\n" +
-	"\aSession\x12%.bettercompute.join.v1.SessionRequest\x1a#.bettercompute.join.v1.SessionEvent0\x01B2Z0github.com/better-compute/bcd/api/join/v1;joinv1b\x06proto3"
+	"\aSession\x12%.bettercompute.join.v1.SessionRequest\x1a#.bettercompute.join.v1.SessionEvent0\x01\x12O\n" +
+	"\x05Vouch\x12#.bettercompute.join.v1.VouchRequest\x1a!.bettercompute.daemon.v1.VouchAckB2Z0github.com/better-compute/bcd/api/join/v1;joinv1b\x06proto3"
 
 var (
 	file_join_v1_join_proto_rawDescOnce sync.Once
@@ -534,7 +590,7 @@ func file_join_v1_join_proto_rawDescGZIP() []byte {
 	return file_join_v1_join_proto_rawDescData
 }
 
-var file_join_v1_join_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_join_v1_join_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_join_v1_join_proto_goTypes = []any{
 	(*Peer)(nil),                 // 0: bettercompute.join.v1.Peer
 	(*ChallengeRequest)(nil),     // 1: bettercompute.join.v1.ChallengeRequest
@@ -544,42 +600,49 @@ var file_join_v1_join_proto_goTypes = []any{
 	(*SessionEvent)(nil),         // 5: bettercompute.join.v1.SessionEvent
 	(*SessionOpened)(nil),        // 6: bettercompute.join.v1.SessionOpened
 	(*SessionEnded)(nil),         // 7: bettercompute.join.v1.SessionEnded
-	(*v1.ChallengeRequest)(nil),  // 8: bettercompute.daemon.v1.ChallengeRequest
-	(*v1.JoinRequest)(nil),       // 9: bettercompute.daemon.v1.JoinRequest
-	(*v1.RenewRequest)(nil),      // 10: bettercompute.daemon.v1.RenewRequest
-	(*v1.Hello)(nil),             // 11: bettercompute.daemon.v1.Hello
-	(*v1.Welcome)(nil),           // 12: bettercompute.daemon.v1.Welcome
-	(*v1.Goodbye)(nil),           // 13: bettercompute.daemon.v1.Goodbye
-	(*v1.ChallengeResponse)(nil), // 14: bettercompute.daemon.v1.ChallengeResponse
-	(*v1.JoinResponse)(nil),      // 15: bettercompute.daemon.v1.JoinResponse
-	(*v1.RenewResponse)(nil),     // 16: bettercompute.daemon.v1.RenewResponse
+	(*VouchRequest)(nil),         // 8: bettercompute.join.v1.VouchRequest
+	(*v1.ChallengeRequest)(nil),  // 9: bettercompute.daemon.v1.ChallengeRequest
+	(*v1.JoinRequest)(nil),       // 10: bettercompute.daemon.v1.JoinRequest
+	(*v1.RenewRequest)(nil),      // 11: bettercompute.daemon.v1.RenewRequest
+	(*v1.Hello)(nil),             // 12: bettercompute.daemon.v1.Hello
+	(*v1.Welcome)(nil),           // 13: bettercompute.daemon.v1.Welcome
+	(*v1.Goodbye)(nil),           // 14: bettercompute.daemon.v1.Goodbye
+	(*v1.Vouch)(nil),             // 15: bettercompute.daemon.v1.Vouch
+	(*v1.ChallengeResponse)(nil), // 16: bettercompute.daemon.v1.ChallengeResponse
+	(*v1.JoinResponse)(nil),      // 17: bettercompute.daemon.v1.JoinResponse
+	(*v1.RenewResponse)(nil),     // 18: bettercompute.daemon.v1.RenewResponse
+	(*v1.VouchAck)(nil),          // 19: bettercompute.daemon.v1.VouchAck
 }
 var file_join_v1_join_proto_depIdxs = []int32{
 	0,  // 0: bettercompute.join.v1.ChallengeRequest.peer:type_name -> bettercompute.join.v1.Peer
-	8,  // 1: bettercompute.join.v1.ChallengeRequest.request:type_name -> bettercompute.daemon.v1.ChallengeRequest
+	9,  // 1: bettercompute.join.v1.ChallengeRequest.request:type_name -> bettercompute.daemon.v1.ChallengeRequest
 	0,  // 2: bettercompute.join.v1.JoinRequest.peer:type_name -> bettercompute.join.v1.Peer
-	9,  // 3: bettercompute.join.v1.JoinRequest.request:type_name -> bettercompute.daemon.v1.JoinRequest
+	10, // 3: bettercompute.join.v1.JoinRequest.request:type_name -> bettercompute.daemon.v1.JoinRequest
 	0,  // 4: bettercompute.join.v1.RenewRequest.peer:type_name -> bettercompute.join.v1.Peer
-	10, // 5: bettercompute.join.v1.RenewRequest.request:type_name -> bettercompute.daemon.v1.RenewRequest
+	11, // 5: bettercompute.join.v1.RenewRequest.request:type_name -> bettercompute.daemon.v1.RenewRequest
 	0,  // 6: bettercompute.join.v1.SessionRequest.peer:type_name -> bettercompute.join.v1.Peer
-	11, // 7: bettercompute.join.v1.SessionRequest.hello:type_name -> bettercompute.daemon.v1.Hello
+	12, // 7: bettercompute.join.v1.SessionRequest.hello:type_name -> bettercompute.daemon.v1.Hello
 	6,  // 8: bettercompute.join.v1.SessionEvent.opened:type_name -> bettercompute.join.v1.SessionOpened
 	7,  // 9: bettercompute.join.v1.SessionEvent.ended:type_name -> bettercompute.join.v1.SessionEnded
-	12, // 10: bettercompute.join.v1.SessionOpened.welcome:type_name -> bettercompute.daemon.v1.Welcome
-	13, // 11: bettercompute.join.v1.SessionEnded.goodbye:type_name -> bettercompute.daemon.v1.Goodbye
-	1,  // 12: bettercompute.join.v1.JoinService.Challenge:input_type -> bettercompute.join.v1.ChallengeRequest
-	2,  // 13: bettercompute.join.v1.JoinService.Join:input_type -> bettercompute.join.v1.JoinRequest
-	3,  // 14: bettercompute.join.v1.JoinService.Renew:input_type -> bettercompute.join.v1.RenewRequest
-	4,  // 15: bettercompute.join.v1.JoinService.Session:input_type -> bettercompute.join.v1.SessionRequest
-	14, // 16: bettercompute.join.v1.JoinService.Challenge:output_type -> bettercompute.daemon.v1.ChallengeResponse
-	15, // 17: bettercompute.join.v1.JoinService.Join:output_type -> bettercompute.daemon.v1.JoinResponse
-	16, // 18: bettercompute.join.v1.JoinService.Renew:output_type -> bettercompute.daemon.v1.RenewResponse
-	5,  // 19: bettercompute.join.v1.JoinService.Session:output_type -> bettercompute.join.v1.SessionEvent
-	16, // [16:20] is the sub-list for method output_type
-	12, // [12:16] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	13, // 10: bettercompute.join.v1.SessionOpened.welcome:type_name -> bettercompute.daemon.v1.Welcome
+	14, // 11: bettercompute.join.v1.SessionEnded.goodbye:type_name -> bettercompute.daemon.v1.Goodbye
+	0,  // 12: bettercompute.join.v1.VouchRequest.peer:type_name -> bettercompute.join.v1.Peer
+	15, // 13: bettercompute.join.v1.VouchRequest.vouch:type_name -> bettercompute.daemon.v1.Vouch
+	1,  // 14: bettercompute.join.v1.JoinService.Challenge:input_type -> bettercompute.join.v1.ChallengeRequest
+	2,  // 15: bettercompute.join.v1.JoinService.Join:input_type -> bettercompute.join.v1.JoinRequest
+	3,  // 16: bettercompute.join.v1.JoinService.Renew:input_type -> bettercompute.join.v1.RenewRequest
+	4,  // 17: bettercompute.join.v1.JoinService.Session:input_type -> bettercompute.join.v1.SessionRequest
+	8,  // 18: bettercompute.join.v1.JoinService.Vouch:input_type -> bettercompute.join.v1.VouchRequest
+	16, // 19: bettercompute.join.v1.JoinService.Challenge:output_type -> bettercompute.daemon.v1.ChallengeResponse
+	17, // 20: bettercompute.join.v1.JoinService.Join:output_type -> bettercompute.daemon.v1.JoinResponse
+	18, // 21: bettercompute.join.v1.JoinService.Renew:output_type -> bettercompute.daemon.v1.RenewResponse
+	5,  // 22: bettercompute.join.v1.JoinService.Session:output_type -> bettercompute.join.v1.SessionEvent
+	19, // 23: bettercompute.join.v1.JoinService.Vouch:output_type -> bettercompute.daemon.v1.VouchAck
+	19, // [19:24] is the sub-list for method output_type
+	14, // [14:19] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_join_v1_join_proto_init() }
@@ -597,7 +660,7 @@ func file_join_v1_join_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_join_v1_join_proto_rawDesc), len(file_join_v1_join_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

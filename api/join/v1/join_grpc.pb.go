@@ -27,6 +27,7 @@ const (
 	JoinService_Join_FullMethodName      = "/bettercompute.join.v1.JoinService/Join"
 	JoinService_Renew_FullMethodName     = "/bettercompute.join.v1.JoinService/Renew"
 	JoinService_Session_FullMethodName   = "/bettercompute.join.v1.JoinService/Session"
+	JoinService_Vouch_FullMethodName     = "/bettercompute.join.v1.JoinService/Vouch"
 )
 
 // JoinServiceClient is the client API for JoinService service.
@@ -39,6 +40,8 @@ type JoinServiceClient interface {
 	// Session holds a node's session open. Its lifetime is the session's: JoinService answers Opened first, then Ended
 	// when the session must stop; the gateway ends the call when the node has gone.
 	Session(ctx context.Context, in *SessionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SessionEvent], error)
+	// Vouch records that a machine booted at the caller's site. The peer is the session's.
+	Vouch(ctx context.Context, in *VouchRequest, opts ...grpc.CallOption) (*v1.VouchAck, error)
 }
 
 type joinServiceClient struct {
@@ -98,6 +101,16 @@ func (c *joinServiceClient) Session(ctx context.Context, in *SessionRequest, opt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type JoinService_SessionClient = grpc.ServerStreamingClient[SessionEvent]
 
+func (c *joinServiceClient) Vouch(ctx context.Context, in *VouchRequest, opts ...grpc.CallOption) (*v1.VouchAck, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.VouchAck)
+	err := c.cc.Invoke(ctx, JoinService_Vouch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // JoinServiceServer is the server API for JoinService service.
 // All implementations must embed UnimplementedJoinServiceServer
 // for forward compatibility.
@@ -108,6 +121,8 @@ type JoinServiceServer interface {
 	// Session holds a node's session open. Its lifetime is the session's: JoinService answers Opened first, then Ended
 	// when the session must stop; the gateway ends the call when the node has gone.
 	Session(*SessionRequest, grpc.ServerStreamingServer[SessionEvent]) error
+	// Vouch records that a machine booted at the caller's site. The peer is the session's.
+	Vouch(context.Context, *VouchRequest) (*v1.VouchAck, error)
 	mustEmbedUnimplementedJoinServiceServer()
 }
 
@@ -129,6 +144,9 @@ func (UnimplementedJoinServiceServer) Renew(context.Context, *RenewRequest) (*v1
 }
 func (UnimplementedJoinServiceServer) Session(*SessionRequest, grpc.ServerStreamingServer[SessionEvent]) error {
 	return status.Error(codes.Unimplemented, "method Session not implemented")
+}
+func (UnimplementedJoinServiceServer) Vouch(context.Context, *VouchRequest) (*v1.VouchAck, error) {
+	return nil, status.Error(codes.Unimplemented, "method Vouch not implemented")
 }
 func (UnimplementedJoinServiceServer) mustEmbedUnimplementedJoinServiceServer() {}
 func (UnimplementedJoinServiceServer) testEmbeddedByValue()                     {}
@@ -216,6 +234,24 @@ func _JoinService_Session_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type JoinService_SessionServer = grpc.ServerStreamingServer[SessionEvent]
 
+func _JoinService_Vouch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VouchRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JoinServiceServer).Vouch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JoinService_Vouch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JoinServiceServer).Vouch(ctx, req.(*VouchRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // JoinService_ServiceDesc is the grpc.ServiceDesc for JoinService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -234,6 +270,10 @@ var JoinService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Renew",
 			Handler:    _JoinService_Renew_Handler,
+		},
+		{
+			MethodName: "Vouch",
+			Handler:    _JoinService_Vouch_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

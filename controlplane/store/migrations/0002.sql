@@ -1,0 +1,45 @@
+-- Join requests, boot leases that site agents vouched for, and cordoned nodes.
+
+CREATE TABLE join_requests (
+  id                    TEXT NOT NULL PRIMARY KEY,
+  tenant_id             TEXT NOT NULL REFERENCES tenants (id),
+  site_id               TEXT NOT NULL REFERENCES sites (id),
+  pool_id               TEXT,
+  attestor              TEXT NOT NULL,
+  role                  TEXT NOT NULL CHECK (role IN ('node', 'site', 'ramdisk')),
+  state                 TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'rejected', 'expired', 'consumed')),
+  machine_key           TEXT NOT NULL,
+  claims                TEXT NOT NULL,
+  hardware_key          BLOB,
+  ek_sha256             BLOB,
+  mac                   TEXT,
+  ip                    TEXT,
+  workflow_id           TEXT,
+  vouched_by            TEXT,
+  boot_lease_epoch      BIGINT,
+  csr_sha256            BLOB NOT NULL,
+  token_id              TEXT,
+  created_at            BIGINT NOT NULL,
+  expires_at            BIGINT NOT NULL,
+  decided_at            BIGINT,
+  decided_by            TEXT,
+  reason                TEXT,
+  consumed_at           BIGINT
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX join_requests_pending ON join_requests (site_id, machine_key) WHERE state = 'pending';
+CREATE INDEX join_requests_by_csr ON join_requests (csr_sha256);
+CREATE INDEX join_requests_by_site ON join_requests (site_id, state, id);
+
+CREATE TABLE boot_vouches (
+  site_id           TEXT NOT NULL REFERENCES sites (id),
+  mac               TEXT NOT NULL,
+  boot_lease_epoch  BIGINT NOT NULL,
+  node_id           TEXT NOT NULL REFERENCES nodes (id),
+  vouched_at        BIGINT NOT NULL,
+  PRIMARY KEY (site_id, mac)
+) WITHOUT ROWID;
+
+ALTER TABLE join_tokens ADD COLUMN workflow_id TEXT;
+CREATE INDEX join_tokens_by_site ON join_tokens (site_id, id) WHERE pool_id IS NULL;
+
+ALTER TABLE nodes ADD COLUMN cordoned_at BIGINT;
