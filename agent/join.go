@@ -38,6 +38,8 @@ type JoinOptions struct {
 	Proxy func(*http.Request) (*url.URL, error)
 	// NodeID is the node that a provisioned token names; empty otherwise.
 	NodeID string
+	// Role is what the machine joins as, [identity.RoleNode] or [identity.RoleSite]; empty is RoleNode.
+	Role string
 	// Patience is how long to go on while the gateway cannot be reached; 0 is [DefaultPatience].
 	Patience time.Duration
 }
@@ -79,6 +81,9 @@ type JoinResult struct {
 func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	if o.Patience == 0 {
 		o.Patience = DefaultPatience
+	}
+	if o.Role == "" {
+		o.Role = identity.RoleNode
 	}
 	dir, store, err := a.open()
 	if err != nil {
@@ -281,7 +286,7 @@ func (j *joiner) begin(ctx context.Context) (JoinResult, error) {
 	if done, err := j.lock(); err != nil || done.Already {
 		return done, err
 	}
-	join, err := j.store.BeginJoin(ctx, identity.JoinParams{Attestor: attestorJoinToken, Role: identity.RoleNode})
+	join, err := j.store.BeginJoin(ctx, identity.JoinParams{Attestor: attestorJoinToken, Role: j.options.Role})
 	if err != nil {
 		return JoinResult{}, err
 	}
@@ -306,7 +311,7 @@ func (j *joiner) request() (*daemonv1.JoinRequest, error) {
 		Csr:          j.join.CSR(),
 		SealedToken:  sealed,
 		Claims:       j.claims,
-		Role:         identity.RoleNode,
+		Role:         j.options.Role,
 		Site:         j.cfg.Site,
 		NodeId:       j.options.NodeID,
 		Protocol:     session.Protocol,
@@ -332,7 +337,7 @@ func (j *joiner) take(request *daemonv1.JoinRequest, response *daemonv1.JoinResp
 		return JoinResult{}, unparsable(err)
 	}
 	want := identity.Expectation{
-		CSR: j.join.CSR(), RequestSHA256: sha256.Sum256(request.GetBody()), Role: identity.RoleNode, Site: j.cfg.Site, NodeID: j.options.NodeID,
+		CSR: j.join.CSR(), RequestSHA256: sha256.Sum256(request.GetBody()), Role: j.options.Role, Site: j.cfg.Site, NodeID: j.options.NodeID,
 	}
 	if d := body.GetDeferral(); d != nil {
 		return JoinResult{}, j.deferred(d, body.GetRequestSha256(), want)
