@@ -15,6 +15,9 @@ const (
 	ActionNodeJoined       Action = "node.joined"
 	ActionNodeReclaimed    Action = "node.reclaimed"
 	ActionNodeAdopted      Action = "node.adopted"
+	ActionNodeCordoned     Action = "node.cordoned"
+	ActionNodeUncordoned   Action = "node.uncordoned"
+	ActionNodeDeleted      Action = "node.deleted"
 	ActionIdentityRevoked  Action = "node.identity-revoked"
 )
 

@@ -29,6 +29,9 @@ const (
 	TypeNodeAdopted          Type = "node.adopted"
 	TypeAcceptanceStarted    Type = "node.acceptance.started"
 	TypeNodeAcceptanceFailed Type = "node.acceptance.failed"
+	TypeNodeCordoned         Type = "node.cordoned"
+	TypeNodeUncordoned       Type = "node.uncordoned"
+	TypeNodeDeleted          Type = "node.deleted"
 )
 
 // Event is one row of a tenant's stream.
@@ -166,6 +169,26 @@ type NodeAcceptanceFailed struct {
 	Message string `json:"message"`
 }
 
+// NodeCordoned reports a node that an operator set aside.
+type NodeCordoned struct {
+	NodeID     string `json:"nodeId"`
+	CordonedBy string `json:"cordonedBy"`
+}
+
+// NodeUncordoned reports a node that takes work again.
+type NodeUncordoned struct {
+	NodeID       string `json:"nodeId"`
+	UncordonedBy string `json:"uncordonedBy"`
+}
+
+// NodeDeleted reports a node that is no more, and whose machine may join as a new one.
+type NodeDeleted struct {
+	NodeID    string `json:"nodeId"`
+	PoolID    string `json:"poolId,omitempty"`
+	SiteID    string `json:"siteId"`
+	DeletedBy string `json:"deletedBy"`
+}
+
 // EventType implements [Payload].
 func (JoinTokenCreated) EventType() Type { return TypeJoinTokenCreated }
 
@@ -201,3 +224,12 @@ func (AcceptanceStarted) EventType() Type { return TypeAcceptanceStarted }
 
 // EventType implements [Payload].
 func (NodeAcceptanceFailed) EventType() Type { return TypeNodeAcceptanceFailed }
+
+// EventType implements [Payload].
+func (NodeCordoned) EventType() Type { return TypeNodeCordoned }
+
+// EventType implements [Payload].
+func (NodeUncordoned) EventType() Type { return TypeNodeUncordoned }
+
+// EventType implements [Payload].
+func (NodeDeleted) EventType() Type { return TypeNodeDeleted }

@@ -91,6 +91,12 @@ func (tx *Tx) CertsOfNode(nodeID string) ([]Cert, error) {
 	return many(tx, scanCert, `SELECT `+certColumns+` FROM node_certs WHERE node_id = ? ORDER BY issued_at, serial`, nodeID)
 }
 
+// NewestCert returns the newest certificate of a node's newest generation, or [ErrNotFound].
+func (tx *Tx) NewestCert(nodeID string) (Cert, error) {
+	return one(tx, scanCert, `SELECT `+certColumns+` FROM node_certs WHERE node_id = ?
+		ORDER BY generation DESC, issued_at DESC, serial DESC LIMIT 1`, nodeID)
+}
+
 // Successors lists the certificates that a certificate was renewed to, oldest first.
 func (tx *Tx) Successors(serial string) ([]Cert, error) {
 	return many(tx, scanCert, `SELECT `+certColumns+` FROM node_certs WHERE predecessor = ? ORDER BY issued_at, serial`, serial)

@@ -46,7 +46,7 @@ type Node struct {
 	Trust Trust
 	// IdentityGeneration starts at 1 and goes up with every reclaim.
 	IdentityGeneration int64
-	// HardwareKey is nil where the claims give none, and after the node was deleted.
+	// HardwareKey is nil where the claims give none, and after [Tx.FreeMachine].
 	HardwareKey []byte
 	// HardwareKeyTrusted says that the key names the machine: then it is unique, and a join with it is a reclaim.
 	HardwareKeyTrusted bool
@@ -58,8 +58,10 @@ type Node struct {
 	HelloGeneration int64
 	// HelloClaims is the digest of the machine's hardware that this Hello carried; nil where it carried none.
 	HelloClaims []byte
-	RetiredAt   time.Time
-	DeletedAt   time.Time
+	// CordonedAt is when an operator set the node aside; zero for a node that takes work. It outlives a reclaim.
+	CordonedAt time.Time
+	RetiredAt  time.Time
+	DeletedAt  time.Time
 }
 
 // Condition is something about a node that an operator should know.
@@ -71,12 +73,13 @@ type Condition struct {
 
 const nodeColumns = `id, tenant_id, pool_id, site_id, role, state, trust, identity_generation, hardware_key,
 	hardware_key_trusted, claims, conditions, joined_at, hello_at, hello_generation, hello_claims,
-	retired_at, deleted_at`
+	cordoned_at, retired_at, deleted_at`
 
 func scanNode(s scanner) (n Node, err error) {
 	err = s.Scan(&n.ID, &n.TenantID, textOf{&n.PoolID}, &n.SiteID, &n.Role, &n.State, &n.Trust, &n.IdentityGeneration,
 		&n.HardwareKey, &n.HardwareKeyTrusted, jsonOf[hwclaims.Claims]{&n.Claims}, jsonOf[[]Condition]{&n.Conditions},
-		timeOf{&n.JoinedAt}, timeOf{&n.HelloAt}, &n.HelloGeneration, &n.HelloClaims, timeOf{&n.RetiredAt}, timeOf{&n.DeletedAt})
+		timeOf{&n.JoinedAt}, timeOf{&n.HelloAt}, &n.HelloGeneration, &n.HelloClaims, timeOf{&n.CordonedAt},
+		timeOf{&n.RetiredAt}, timeOf{&n.DeletedAt})
 	return n, err
 }
 
@@ -116,18 +119,6 @@ func (tx *Tx) Node(id string) (Node, error) {
 // NodeByHardwareKey returns the node that a trusted hardware key names, or [ErrNotFound].
 func (tx *Tx) NodeByHardwareKey(key []byte) (Node, error) {
 	return one(tx, scanNode, `SELECT `+nodeColumns+` FROM nodes WHERE hardware_key = ? AND hardware_key_trusted`, key)
-}
-
-// NodesOfPool lists a pool's nodes, oldest first, from the one after the id on, at most limit.
-func (tx *Tx) NodesOfPool(poolID, after string, limit int) ([]Node, error) {
-	return many(tx, scanNode, `SELECT `+nodeColumns+` FROM nodes WHERE pool_id = ? AND id > ? ORDER BY id LIMIT ?`,
-		poolID, after, limit)
-}
-
-// NodesOfTenant lists a tenant's nodes, oldest first, from the one after the id on, at most limit.
-func (tx *Tx) NodesOfTenant(tenantID, after string, limit int) ([]Node, error) {
-	return many(tx, scanNode, `SELECT `+nodeColumns+` FROM nodes WHERE tenant_id = ? AND id > ? ORDER BY id LIMIT ?`,
-		tenantID, after, limit)
 }
 
 // SetNodeState moves a node on. It wakes the node's watchers.

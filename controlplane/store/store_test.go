@@ -622,6 +622,10 @@ func TestQueriesUseIndexes(t *testing.T) {
 		_ = tx.SetNodeConditions("x", nil)
 		_, _ = tx.RecordHello("x", nil)
 		_ = tx.Dequeue("x")
+		_ = tx.CordonNode("x")
+		_ = tx.UncordonNode("x")
+		_ = tx.DeleteNode("x")
+		_ = tx.FreeMachine("x")
 		return errors.Join(tx.UseProof([32]byte{}, time.Minute), tx.Publish("tn_a", events.NodeAdopted{NodeID: "n"}))
 	})
 	read(t, s, func(tx *store.Tx) error {
@@ -633,6 +637,7 @@ func TestQueriesUseIndexes(t *testing.T) {
 		_, _ = tx.Cert("x")
 		_, _ = tx.CertBySPKI([32]byte{})
 		_, _ = tx.CertsOfNode("x")
+		_, _ = tx.NewestCert("x")
 		_, _ = tx.Successors("x")
 		_, _ = tx.Node("x")
 		_, _ = tx.NodeByHardwareKey([]byte("x"))

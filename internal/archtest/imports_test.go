@@ -54,12 +54,13 @@ var mayImport = map[string][]string{
 		"api/daemon/v1", "api/join/v1", "controlplane/events", "controlplane/pki", "controlplane/store", "hwclaims",
 		"internal/bearer", "internal/fault", "internal/signing", "seal",
 	},
-	"controlplane/gateway": {"api/daemon/v1", "api/join/v1", "internal/fault"},
+	"controlplane/gateway":    {"api/daemon/v1", "api/join/v1", "internal/fault"},
+	"controlplane/acceptance": {"controlplane/events", "controlplane/store"},
+	"controlplane/nodes":      {"controlplane/acceptance", "controlplane/events", "controlplane/store", "internal/fault"},
 	"controlplane/httpapi": {
-		"controlplane/events", "controlplane/pki", "controlplane/store", "controlplane/tokens", "hwclaims", "internal/fault", "internal/pin",
+		"controlplane/events", "controlplane/nodes", "controlplane/pki", "controlplane/store", "controlplane/tokens", "hwclaims", "internal/fault", "internal/pin",
 	},
 	"controlplane/httpapi/client": {"controlplane/httpapi", "internal/fault"},
-	"controlplane/acceptance":     {"controlplane/events", "controlplane/store"},
 	"controlplane": {
 		"api/join/v1", "controlplane/acceptance", "controlplane/events", "controlplane/gateway", "controlplane/httpapi", "controlplane/joinservice",
 		"controlplane/pki", "controlplane/store", "controlplane/tokens", "internal/fault", "internal/statefile",

@@ -43,3 +43,11 @@ ALTER TABLE join_tokens ADD COLUMN workflow_id TEXT;
 CREATE INDEX join_tokens_by_site ON join_tokens (site_id, id) WHERE pool_id IS NULL;
 
 ALTER TABLE nodes ADD COLUMN cordoned_at BIGINT;
+
+-- Lists of nodes are by state, and a node's newest certificate is looked up for each.
+DROP INDEX nodes_by_pool;
+CREATE INDEX nodes_by_pool ON nodes (pool_id, state, id);
+DROP INDEX nodes_by_tenant;
+CREATE INDEX nodes_by_tenant ON nodes (tenant_id, state, id);
+DROP INDEX node_certs_by_node;
+CREATE INDEX node_certs_by_node ON node_certs (node_id, generation, issued_at, serial);
