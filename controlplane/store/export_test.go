@@ -16,6 +16,13 @@ func SetBusyTimeout(t testing.TB, d time.Duration) {
 	t.Cleanup(func() { busyTimeout = before })
 }
 
+// SetMaxVouches changes how many machines of one site are vouched for at a time.
+func SetMaxVouches(t testing.TB, n int) {
+	before := maxVouches
+	maxVouches = n
+	t.Cleanup(func() { maxVouches = before })
+}
+
 // Lock takes the write lock of a database, as another process would, until the function that it returns is called.
 func Lock(t testing.TB, path string) (unlock func()) {
 	t.Helper()

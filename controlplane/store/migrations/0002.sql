@@ -38,6 +38,8 @@ CREATE TABLE boot_vouches (
   vouched_at        BIGINT NOT NULL,
   PRIMARY KEY (site_id, mac)
 ) WITHOUT ROWID;
+CREATE INDEX boot_vouches_by_age ON boot_vouches (site_id, vouched_at, mac);
+CREATE INDEX join_requests_by_boot ON join_requests (site_id, mac, boot_lease_epoch) WHERE state = 'pending';
 
 ALTER TABLE join_tokens ADD COLUMN workflow_id TEXT;
 CREATE INDEX join_tokens_by_site ON join_tokens (site_id, id) WHERE pool_id IS NULL;
