@@ -101,6 +101,16 @@ func NormalizeMAC(s string) (string, bool) {
 	return formatMAC(mac), true
 }
 
+// BootMAC returns the address of a NIC that boots from the network as [NormalizeMAC] does, and reports false for one that no
+// NIC can have: a group address, or all zero. One that identifies no machine, such as a virtual machine's, is good.
+func BootMAC(s string) (string, bool) {
+	m, ok := parseMAC(s)
+	if !ok || m[0]&1 != 0 || m == [6]byte{} {
+		return "", false
+	}
+	return formatMAC(m), true
+}
+
 func formatMAC(m [6]byte) string {
 	const digits = "0123456789abcdef"
 	b := make([]byte, 0, 17)
