@@ -53,7 +53,7 @@ func newBench(ctx context.Context, programs string, window time.Duration) (_ *be
 	if b.sockets, err = os.MkdirTemp("", "bench-"); err != nil {
 		return nil, err
 	}
-	b.server, err = startControlPlane(ctx, b)
+	b.server, err = startControlPlane(ctx, b, "cp")
 	return b, err
 }
 

@@ -14,7 +14,7 @@ const (
 
 // measureColdJoins joins machines, one after the other, each with a fresh data directory and its key in a file.
 func measureColdJoins(ctx context.Context, b *bench) error {
-	token, err := b.newToken(ctx, coldJoins+1, nil)
+	token, err := b.server.NewToken(ctx, coldJoins+1, nil)
 	if err != nil {
 		return err
 	}
@@ -24,7 +24,7 @@ func measureColdJoins(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		j, err := b.joinWith(ctx, m, token)
+		j, err := b.joinWith(ctx, m, token.Token)
 		if err != nil {
 			return err
 		}

@@ -28,7 +28,7 @@ func measureIdle(ctx context.Context, b *bench) (err error) {
 			err = errors.Join(err, stop(d))
 		}
 	}()
-	token, err := b.newToken(ctx, idleDaemons, nil)
+	token, err := b.server.NewToken(ctx, idleDaemons, nil)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func measureIdle(ctx context.Context, b *bench) (err error) {
 		if err != nil {
 			return err
 		}
-		if _, err := b.joinWith(ctx, m, token); err != nil {
+		if _, err := b.joinWith(ctx, m, token.Token); err != nil {
 			return err
 		}
 		d, err := b.startNode(ctx, m)

@@ -3,33 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/gofrs/uuid/v5"
+	"github.com/better-compute/bcd/e2e/fleet"
 )
-
-// hardware is what tells one machine from another.
-type hardware struct {
-	uuid, serial, mac string
-}
-
-// newHardware makes up a machine. Its values look like a maker's: values that look like filler are no identity.
-func newHardware() (hardware, error) {
-	id, err := uuid.NewV4()
-	if err != nil {
-		return hardware{}, err
-	}
-	var tail [3]byte
-	_, _ = rand.Read(tail[:]) // never fails, see crypto/rand
-	mac := "3c:ec:ef" + fmt.Sprintf(":%02x:%02x:%02x", tail[0], tail[1], tail[2])
-	return hardware{uuid: id.String(), serial: "7Q" + rand.Text()[:8] + strings.ToUpper(hex.EncodeToString(tail[:])), mac: mac}, nil
-}
 
 // machine is one that bcd can join: the files that its hardware is read from, and a configuration.
 type machine struct {
@@ -40,11 +21,11 @@ type machine struct {
 func (b *bench) newMachine(name string) (machine, error) {
 	m := machine{dir: filepath.Join(b.dir, name)}
 	m.config = filepath.Join(m.dir, "config.toml")
-	hw, err := newHardware()
+	hw, err := fleet.NewHardware()
 	if err != nil {
 		return m, err
 	}
-	d := b.server.daemon
+	d := b.server.Daemon
 	config := fmt.Sprintf(`gateway_url = %q
 site = %q
 serving_ca_spki_pin = %q
@@ -68,9 +49,9 @@ socket = %q
 		"host/etc/hostname":                        name,
 		"host/sys/class/dmi/id/sys_vendor":         "Supermicro",
 		"host/sys/class/dmi/id/product_name":       "SYS-220U-TNR",
-		"host/sys/class/dmi/id/product_uuid":       hw.uuid,
-		"host/sys/class/dmi/id/product_serial":     hw.serial,
-		"host/sys/class/net/eth0/address":          hw.mac,
+		"host/sys/class/dmi/id/product_uuid":       hw.UUID,
+		"host/sys/class/dmi/id/product_serial":     hw.Serial,
+		"host/sys/class/net/eth0/address":          hw.MAC,
 		"host/sys/class/net/eth0/type":             "1",
 		"host/sys/class/net/eth0/device/uevent":    "DRIVER=i40e",
 		"host/sys/class/net/eth0/addr_assign_type": "0",

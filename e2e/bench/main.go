@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// atMost bounds the whole bench. It takes about three minutes.
+// atMost bounds the whole bench. It takes about five minutes.
 const atMost = 15 * time.Minute
 
 // measurements are the parts of the bench, in the order in which they run: the daemons idle last, when nothing else of
@@ -34,6 +34,7 @@ var measurements = []measurement{
 	{"cold-join", measureColdJoins},
 	{"rate", measureRates},
 	{"refusals", measureRefusals},
+	{"scale", measureScale},
 	{"idle", measureIdle},
 }
 
@@ -46,7 +47,7 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	programs := flag.String("bin", "bin", "folder of the programs that make build made")
-	only := flag.String("only", "", "what to measure, separated by commas: size, cold-join, rate, refusals, idle (default all)")
+	only := flag.String("only", "", "what to measure, separated by commas: size, cold-join, rate, refusals, scale, idle (default all)")
 	window := flag.Duration("idle-window", time.Minute, "how long idle daemons are watched")
 	flag.Parse()
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/better-compute/bcd/e2e/fleet"
 	"github.com/better-compute/bcd/internal/fault"
 )
 
@@ -38,12 +39,12 @@ func measureRates(ctx context.Context, b *bench) error {
 		clients       int
 		peer, peerCPU float64
 	}{{1, peerRate1, peerRate1CPU}, {16, peerRate16, peerRate16CPU}} {
-		if _, err := b.load(ctx, c.clients, rateWarm); err != nil {
+		if _, err := b.server.load(ctx, c.clients, rateWarm); err != nil {
 			return err
 		}
 		var rates, cpu, clientCPU, latencies []float64
 		for range rateRuns {
-			l, err := b.load(ctx, c.clients, rateFor)
+			l, err := b.server.load(ctx, c.clients, rateFor)
 			if err != nil {
 				return err
 			}
@@ -72,12 +73,12 @@ func measureRates(ctx context.Context, b *bench) error {
 }
 
 // load runs clients for a while.
-func (b *bench) load(ctx context.Context, clients int, d time.Duration) (load, error) {
-	token, err := b.newToken(ctx, tokenUses, nil)
+func (c *controlPlane) load(ctx context.Context, clients int, d time.Duration) (load, error) {
+	token, err := c.NewToken(ctx, tokenUses, nil)
 	if err != nil {
 		return load{}, err
 	}
-	before, err := usageOf(b.server.process.Process.Pid)
+	before, err := usageOf(c.process.Process.Pid)
 	if err != nil {
 		return load{}, err
 	}
@@ -97,7 +98,7 @@ func (b *bench) load(ctx context.Context, clients int, d time.Duration) (load, e
 			lost := 0
 			for time.Since(begun) < d && ctx.Err() == nil {
 				started := time.Now()
-				_, err := b.server.join(ctx, ask{token: token})
+				err := c.joinNew(ctx, token.Token)
 				if fault.Is(err, fault.Unreachable) && lost < mostLost {
 					lost++
 					continue
@@ -119,7 +120,7 @@ func (b *bench) load(ctx context.Context, clients int, d time.Duration) (load, e
 	if err := context.Cause(ctx); err != nil {
 		return load{}, err
 	}
-	after, err := usageOf(b.server.process.Process.Pid)
+	after, err := usageOf(c.process.Process.Pid)
 	if err != nil {
 		return load{}, err
 	}
@@ -133,4 +134,14 @@ func (b *bench) load(ctx context.Context, clients int, d time.Duration) (load, e
 	n := float64(len(l.latencies))
 	l.rate, l.serverCPU, l.clientCPU = n/took.Seconds(), milliseconds(after.cpu-before.cpu)/n, milliseconds(ownAfter-ownBefore)/n
 	return l, nil
+}
+
+// joinNew joins a machine that nobody has seen before.
+func (c *controlPlane) joinNew(ctx context.Context, token string) error {
+	m, err := fleet.NewMachine()
+	if err != nil {
+		return err
+	}
+	_, err = c.Join(ctx, m, token, nil)
+	return err
 }

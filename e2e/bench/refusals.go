@@ -12,6 +12,7 @@ import (
 
 	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
 	"github.com/better-compute/bcd/controlplane/httpapi"
+	"github.com/better-compute/bcd/e2e/fleet"
 	"github.com/better-compute/bcd/internal/bearer"
 	"github.com/better-compute/bcd/internal/fault"
 	"github.com/better-compute/bcd/seal"
@@ -28,7 +29,9 @@ const (
 // refusal is a join that must be refused, by the reason that the operator's event names.
 type refusal struct {
 	reason string
-	ask    ask
+	token  string
+	// change changes the request before it is signed; nil changes nothing.
+	change func(*daemonv1.JoinRequestBody) error
 }
 
 // measureRefusals shows that the time of a refusal does not tell its reason: JoinService answers each at the next multiple
@@ -76,10 +79,14 @@ func measureRefusals(ctx context.Context, b *bench) error {
 
 // refused sends a join on a connection that is open already and returns how long its refusal took.
 func (c *controlPlane) refused(ctx context.Context, r refusal) (time.Duration, error) {
-	took, err := c.join(ctx, r.ask)
+	m, err := fleet.NewMachine()
+	if err != nil {
+		return 0, err
+	}
+	answer, err := c.Join(ctx, m, r.token, r.change)
 	switch {
 	case fault.Is(err, fault.AccessDenied):
-		return took, nil
+		return answer.Took, nil
 	case err == nil:
 		return 0, fmt.Errorf("the join that must be refused as %s was admitted", r.reason)
 	default:
@@ -89,27 +96,27 @@ func (c *controlPlane) refused(ctx context.Context, r refusal) (time.Duration, e
 
 // refusals makes what each refusal needs.
 func (b *bench) refusals(ctx context.Context) ([]refusal, error) {
-	good, err := b.createToken(ctx, 100, nil)
+	good, err := b.server.NewToken(ctx, 100, nil)
 	if err != nil {
 		return nil, err
 	}
-	bound, err := b.newToken(ctx, 100, func(r *httpapi.CreateJoinToken) { serial := "7QOTHER01"; r.Expect = &httpapi.Expect{Serial: &serial} })
+	bound, err := b.server.NewToken(ctx, 100, func(r *httpapi.CreateJoinToken) { serial := "7QOTHER01"; r.Expect = &httpapi.Expect{Serial: &serial} })
 	if err != nil {
 		return nil, err
 	}
-	revoked, err := b.createToken(ctx, 100, nil)
+	revoked, err := b.server.NewToken(ctx, 100, nil)
 	if err != nil {
 		return nil, err
 	}
 	var answer httpapi.ListedJoinToken
-	if err := b.server.api.Call(ctx, "joinTokens.revoke", httpapi.RevokeJoinToken{TenantID: b.server.tenant, PoolID: b.server.pool, TokenID: revoked.ID}, &answer); err != nil {
+	if err := b.server.API.Call(ctx, "joinTokens.revoke", httpapi.RevokeJoinToken{TenantID: b.server.Tenant, PoolID: b.server.Pool, TokenID: revoked.ID}, &answer); err != nil {
 		return nil, err
 	}
-	spent, err := b.newToken(ctx, 1, nil)
+	spent, err := b.server.NewToken(ctx, 1, nil)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := b.server.join(ctx, ask{token: spent}); err != nil {
+	if err := b.server.joinNew(ctx, spent.Token); err != nil {
 		return nil, err
 	}
 	otherSecret, err := bearer.NewSecret().Token(good.ID)
@@ -130,22 +137,22 @@ func (b *bench) refusals(ctx context.Context) ([]refusal, error) {
 		return nil, err
 	}
 	return []refusal{
-		{"join-token:malformed", ask{token: "not a token"}},
-		{"join-token:unknown", ask{token: string(unknownToken.Bytes())}},
-		{"join-token:secret-mismatch", ask{token: string(otherSecret.Bytes())}},
-		{"join-token:revoked", ask{token: revoked.Token}},
-		{"join-token:exhausted", ask{token: spent}},
-		{"join-token:role-mismatch", ask{token: good.Token, change: asks(func(r *daemonv1.JoinRequestBody) { r.Role = "site" })}},
-		{"join:token", ask{token: good.Token, change: func(r *daemonv1.JoinRequestBody) (err error) {
+		{"join-token:malformed", "not a token", nil},
+		{"join-token:unknown", string(unknownToken.Bytes()), nil},
+		{"join-token:secret-mismatch", string(otherSecret.Bytes()), nil},
+		{"join-token:revoked", revoked.Token, nil},
+		{"join-token:exhausted", spent.Token, nil},
+		{"join-token:role-mismatch", good.Token, asks(func(r *daemonv1.JoinRequestBody) { r.Role = "site" })},
+		{"join:token", good.Token, func(r *daemonv1.JoinRequestBody) (err error) {
 			r.SealedToken, err = seal.Seal(foreignKey, []byte(good.Token), r.GetCsr(), time.Now())
 			return err
-		}}},
-		{"join:csr", ask{token: good.Token, change: asks(func(r *daemonv1.JoinRequestBody) { r.Csr = []byte("not a CSR") })}},
-		{"join:expect", ask{token: bound}},
-		{"join:placeholder-hardware", ask{token: good.Token, change: asks(func(r *daemonv1.JoinRequestBody) {
+		}},
+		{"join:csr", good.Token, asks(func(r *daemonv1.JoinRequestBody) { r.Csr = []byte("not a CSR") })},
+		{"join:expect", bound.Token, nil},
+		{"join:placeholder-hardware", good.Token, asks(func(r *daemonv1.JoinRequestBody) {
 			r.Claims = &daemonv1.HardwareClaims{ProductSerial: "To be filled by O.E.M."}
-		})}},
-		{"join:site", ask{token: good.Token, change: asks(func(r *daemonv1.JoinRequestBody) { r.Site = "site_01k5w0000000000000000000zz" })}},
+		})},
+		{"join:site", good.Token, asks(func(r *daemonv1.JoinRequestBody) { r.Site = "site_01k5w0000000000000000000zz" })},
 	}, nil
 }
 
