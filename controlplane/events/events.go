@@ -22,6 +22,7 @@ const (
 	TypeJoinRefused          Type = "security.join.refused"
 	TypeRenewRefused         Type = "security.renew.refused"
 	TypeRenewForked          Type = "security.renew.forked"
+	TypeVouchRefused         Type = "security.vouch.refused"
 	TypeCertificateRevoked   Type = "security.certificate-revoked"
 	TypeNodeJoined           Type = "node.joined"
 	TypeNodeConnected        Type = "node.connected"
@@ -98,6 +99,18 @@ type RenewRefused struct {
 	// CSRSHA256 is the SHA-256 of the request's CSR, lower-case hex; empty where it holds none.
 	CSRSHA256  string `json:"csrSha256"`
 	Suppressed int64  `json:"suppressed"`
+}
+
+// VouchRefused says why a site agent's vouch was not recorded. The agent is never told.
+type VouchRefused struct {
+	// Reason is bare: `older-epoch`, `issued-at`, ….
+	Reason string `json:"reason"`
+	// NodeID is the site agent, Serial the certificate whose key signed.
+	NodeID string `json:"nodeId"`
+	Serial string `json:"serial"`
+	// VouchSHA256 is the SHA-256 of the vouch's body, lower-case hex.
+	VouchSHA256 string `json:"vouchSha256"`
+	Suppressed  int64  `json:"suppressed"`
 }
 
 // RenewForked reports two certificates from one: a certificate whose successor is in use was renewed again with another
@@ -200,6 +213,9 @@ func (JoinRefused) EventType() Type { return TypeJoinRefused }
 
 // EventType implements [Payload].
 func (RenewRefused) EventType() Type { return TypeRenewRefused }
+
+// EventType implements [Payload].
+func (VouchRefused) EventType() Type { return TypeVouchRefused }
 
 // EventType implements [Payload].
 func (RenewForked) EventType() Type { return TypeRenewForked }
