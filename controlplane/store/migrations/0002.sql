@@ -41,6 +41,11 @@ CREATE TABLE boot_vouches (
 CREATE INDEX boot_vouches_by_age ON boot_vouches (site_id, vouched_at, mac);
 CREATE INDEX join_requests_by_boot ON join_requests (site_id, mac, boot_lease_epoch) WHERE state = 'pending';
 
+-- What the first call asked for: what it made may have changed since, and a repeat that asks for something else is told apart.
+ALTER TABLE idempotency_keys ADD COLUMN request_sha256 BLOB;
+
+CREATE INDEX pools_in_use ON pools (tenant_id, id) WHERE archived_at IS NULL;
+
 ALTER TABLE join_tokens ADD COLUMN workflow_id TEXT;
 CREATE INDEX join_tokens_by_site ON join_tokens (site_id, id) WHERE pool_id IS NULL;
 
@@ -53,3 +58,6 @@ DROP INDEX nodes_by_tenant;
 CREATE INDEX nodes_by_tenant ON nodes (tenant_id, state, id);
 DROP INDEX node_certs_by_node;
 CREATE INDEX node_certs_by_node ON node_certs (node_id, generation, issued_at, serial);
+
+-- Lists of live tokens find them behind thousands that are not, and judge their expiry, without reading those rows.
+CREATE INDEX join_tokens_live ON join_tokens (pool_id, id, expires_at) WHERE revoked_at IS NULL AND uses_left > 0;
