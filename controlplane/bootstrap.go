@@ -58,7 +58,7 @@ func makeRoot(ctx context.Context, db store.Store, configured string) (string, e
 	root := configured
 	err := db.Write(ctx, func(tx *store.Tx) error {
 		root = configured
-		tenants, err := tx.Tenants()
+		tenants, err := tx.Tenants("", 1)
 		if err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ type admin struct {
 func makeAdmin(ctx context.Context, db store.Store, dir *statefile.Dir, root, url string) error {
 	var keys []store.APIKey
 	err := db.Read(ctx, func(tx *store.Tx) (err error) {
-		keys, err = tx.APIKeys(root)
+		keys, err = tx.APIKeys(root, true, "", 1)
 		return err
 	})
 	if err != nil {

@@ -103,7 +103,7 @@ func (s *Server) daemonSite(ctx context.Context) (string, error) {
 	}
 	var sites []store.Site
 	err := s.store.Read(ctx, func(tx *store.Tx) (err error) {
-		sites, err = tx.Sites(s.config.RootTenant)
+		sites, err = tx.Sites(s.config.RootTenant, "", 1)
 		return err
 	})
 	if err == nil && len(sites) == 0 {

@@ -136,11 +136,11 @@ func checkFirstStart(t *testing.T, s *controlplane.Server, dir string) {
 		}
 	}
 	err := s.Store().Read(t.Context(), func(tx *store.Tx) error {
-		keys, err := tx.APIKeys(root)
+		keys, err := tx.APIKeys(root, true, "", 100)
 		if len(keys) != 1 {
 			t.Errorf("%d API keys, want 1", len(keys))
 		}
-		pools, _ := tx.Pools(root)
+		pools, _ := tx.Pools(root, true, "", 100)
 		if len(pools) != 1 || pools[0].Agent != store.AgentBCD {
 			t.Errorf("pools %+v, want one that runs bcd", pools)
 		}

@@ -100,11 +100,11 @@ func Start(t testing.TB, o Options) *ControlPlane {
 
 	cp.Tenant = cp.server.Config().RootTenant
 	cp.Read(t, func(tx *store.Tx) error {
-		sites, err := tx.Sites(cp.Tenant)
+		sites, err := tx.Sites(cp.Tenant, "", 2)
 		if err != nil {
 			return err
 		}
-		pools, err := tx.Pools(cp.Tenant)
+		pools, err := tx.Pools(cp.Tenant, true, "", 2)
 		if err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ func (a *API) listSites(ctx context.Context, caller Caller, in ListInTenant) (Li
 	}
 	var sites []store.Site
 	err = a.store.Read(ctx, func(tx *store.Tx) (err error) {
-		sites, err = tx.Sites(in.TenantID)
+		sites, err = tx.Sites(in.TenantID, "", 1<<30)
 		return err
 	})
 	id := func(s store.Site) string { return s.ID }
@@ -51,7 +51,7 @@ func (a *API) listPools(ctx context.Context, caller Caller, in ListInTenant) (Li
 	}
 	var pools []store.Pool
 	err = a.store.Read(ctx, func(tx *store.Tx) (err error) {
-		pools, err = tx.Pools(in.TenantID)
+		pools, err = tx.Pools(in.TenantID, true, "", 1<<30)
 		return err
 	})
 	pools = slices.DeleteFunc(pools, func(p store.Pool) bool { return !p.ArchivedAt.IsZero() })

@@ -11,17 +11,10 @@ func trustOf(g *Grant, at place, rootTenant string) store.Trust {
 	if at.site.Custom && at.site.TenantID != rootTenant {
 		return store.TrustTenantOwned
 	}
-	if g.Hosted && !platformOperated(at, rootTenant) {
+	if g.Hosted && (at.pool == nil || !at.pool.PlatformOperated(at.site, rootTenant)) {
 		return store.TrustTenantControlled
 	}
 	return store.TrustPlatform
-}
-
-// platformOperated reports whether the pool's policy says that the platform operates the cluster, and whether the pool is
-// the platform's, so that its policy may say so: a tenant must not vouch for a cluster of its own.
-func platformOperated(at place, rootTenant string) bool {
-	return at.pool != nil && at.pool.Policy.Kubernetes.PlatformOperated && at.pool.TenantID == at.site.TenantID &&
-		!at.site.Custom && at.pool.TenantID == rootTenant
 }
 
 // certRole is the role in a node's certificate: a machine that its tenant controls never gets the platform's secrets.

@@ -52,13 +52,26 @@ func (tx *Tx) APIKeyByDigest(digest [sha256.Size]byte) (APIKey, error) {
 	return one(tx, scanAPIKey, `SELECT `+apiKeyColumns+` FROM api_keys WHERE sha256 = ?`, digest[:])
 }
 
-// APIKeys lists a tenant's keys, oldest first.
-func (tx *Tx) APIKeys(tenantID string) ([]APIKey, error) {
-	return many(tx, scanAPIKey, `SELECT `+apiKeyColumns+` FROM api_keys WHERE tenant_id = ? ORDER BY id`, tenantID)
+// APIKey returns a key, good or not, or [ErrNotFound].
+func (tx *Tx) APIKey(id string) (APIKey, error) {
+	return one(tx, scanAPIKey, `SELECT `+apiKeyColumns+` FROM api_keys WHERE id = ?`, id)
 }
 
-// RevokeAPIKey ends a key of the tenant; one that it does not have is [ErrNotFound]. Revoking twice is not an error.
-func (tx *Tx) RevokeAPIKey(tenantID, id string) error {
-	return tx.update("revoke the API key",
-		`UPDATE api_keys SET revoked_at = COALESCE(revoked_at, ?) WHERE id = ? AND tenant_id = ?`, millis(tx.now), id, tenantID)
+// APIKeys lists a tenant's keys, oldest first, from the one after the id on, at most limit. Without inactive ones only
+// those that are good at the transaction's time.
+func (tx *Tx) APIKeys(tenantID string, inactive bool, after string, limit int) ([]APIKey, error) {
+	if inactive {
+		return many(tx, scanAPIKey, `SELECT `+apiKeyColumns+` FROM api_keys WHERE tenant_id = ? AND id > ? ORDER BY id LIMIT ?`,
+			tenantID, after, limit)
+	}
+	return many(tx, scanAPIKey, `SELECT `+apiKeyColumns+` FROM api_keys WHERE tenant_id = ? AND id > ?
+		AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?) ORDER BY id LIMIT ?`,
+		tenantID, after, millis(tx.now), limit)
+}
+
+// RevokeAPIKey ends a key at the transaction's time. It reports whether the key was not revoked before.
+func (tx *Tx) RevokeAPIKey(id string) (bool, error) {
+	n, err := tx.exec("revoke the API key", `UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL`,
+		millis(tx.now), id)
+	return n > 0, err
 }

@@ -10,15 +10,27 @@ type IdempotencyKey struct {
 	Key    string
 }
 
-// Idempotent returns the id of what the key made, or [ErrNotFound].
-func (tx *Tx) Idempotent(k IdempotencyKey) (resourceID string, err error) {
-	return one(tx, scalar[string], `SELECT resource_id FROM idempotency_keys
+// Idempotent is what the first call with a key left.
+type Idempotent struct {
+	// ResourceID is the id of what it made.
+	ResourceID string
+	// RequestSHA256 is a digest of what it asked for; nil where the caller compares in another way.
+	RequestSHA256 []byte
+}
+
+// Idempotent returns what the first call with the key left, or [ErrNotFound].
+func (tx *Tx) Idempotent(k IdempotencyKey) (Idempotent, error) {
+	return one(tx, func(s scanner) (i Idempotent, err error) {
+		err = s.Scan(&i.ResourceID, &i.RequestSHA256)
+		return i, err
+	}, `SELECT resource_id, request_sha256 FROM idempotency_keys
 		WHERE tenant_id = ? AND identity = ? AND method = ? AND key = ?`, k.TenantID, k.Identity, k.Method, k.Key)
 }
 
-// InsertIdempotencyKey records what the key made; one that is in use is [ErrDuplicate].
-func (tx *Tx) InsertIdempotencyKey(k IdempotencyKey, resourceID string) error {
+// InsertIdempotencyKey records what the first call with the key leaves; a key that is in use is [ErrDuplicate].
+func (tx *Tx) InsertIdempotencyKey(k IdempotencyKey, i Idempotent) error {
 	return tx.insert("record the idempotency key",
-		`INSERT INTO idempotency_keys (tenant_id, identity, method, key, resource_id, created_at) VALUES (?, ?, ?, ?, ?, ?)`,
-		k.TenantID, k.Identity, k.Method, k.Key, resourceID, millis(tx.now))
+		`INSERT INTO idempotency_keys (tenant_id, identity, method, key, resource_id, request_sha256, created_at)
+		 VALUES (?, ?, ?, ?, ?, ?, ?)`,
+		k.TenantID, k.Identity, k.Method, k.Key, i.ResourceID, nullBytes(i.RequestSHA256), millis(tx.now))
 }

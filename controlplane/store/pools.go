@@ -49,6 +49,12 @@ func (p PoolPolicy) Admits(attestor string) bool {
 	return p.JoinAttestors == nil || slices.Contains(p.JoinAttestors, attestor)
 }
 
+// PlatformOperated reports whether the platform operates the pool's cluster, at the pool's site: the policy says so, and
+// the pool is the platform's, so that it may. A tenant cannot vouch for a cluster of its own.
+func (p Pool) PlatformOperated(site Site, rootTenant string) bool {
+	return p.Policy.Kubernetes.PlatformOperated && p.TenantID == site.TenantID && !site.Custom && p.TenantID == rootTenant
+}
+
 const poolColumns = `id, tenant_id, site_id, name, agent, acceptance, policy, created_at, archived_at`
 
 func scanPool(s scanner) (p Pool, err error) {
@@ -86,7 +92,13 @@ func (tx *Tx) Pool(id string) (Pool, error) {
 	return one(tx, scanPool, `SELECT `+poolColumns+` FROM pools WHERE id = ?`, id)
 }
 
-// Pools lists a tenant's pools, oldest first.
-func (tx *Tx) Pools(tenantID string) ([]Pool, error) {
-	return many(tx, scanPool, `SELECT `+poolColumns+` FROM pools WHERE tenant_id = ? ORDER BY id`, tenantID)
+// Pools lists a tenant's pools, oldest first, from the one after the id on, at most limit. Without archived ones only
+// those in use.
+func (tx *Tx) Pools(tenantID string, archived bool, after string, limit int) ([]Pool, error) {
+	if archived {
+		return many(tx, scanPool, `SELECT `+poolColumns+` FROM pools WHERE tenant_id = ? AND id > ? ORDER BY id LIMIT ?`,
+			tenantID, after, limit)
+	}
+	return many(tx, scanPool, `SELECT `+poolColumns+` FROM pools WHERE tenant_id = ? AND id > ? AND archived_at IS NULL
+		ORDER BY id LIMIT ?`, tenantID, after, limit)
 }

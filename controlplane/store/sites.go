@@ -38,7 +38,8 @@ func (tx *Tx) Site(id string) (Site, error) {
 	return one(tx, scanSite, `SELECT `+siteColumns+` FROM sites WHERE id = ?`, id)
 }
 
-// Sites lists a tenant's sites, oldest first.
-func (tx *Tx) Sites(tenantID string) ([]Site, error) {
-	return many(tx, scanSite, `SELECT `+siteColumns+` FROM sites WHERE tenant_id = ? ORDER BY id`, tenantID)
+// Sites lists a tenant's sites, oldest first, from the one after the id on, at most limit.
+func (tx *Tx) Sites(tenantID, after string, limit int) ([]Site, error) {
+	return many(tx, scanSite, `SELECT `+siteColumns+` FROM sites WHERE tenant_id = ? AND id > ? ORDER BY id LIMIT ?`,
+		tenantID, after, limit)
 }

@@ -152,7 +152,7 @@ func TestMissingRowsAreNotFound(t *testing.T) {
 			"pool":   func() error { _, err := tx.Pool("x"); return err },
 			"spend":  func() error { return tx.SpendToken("x") },
 			"state":  func() error { return tx.SetNodeState("x", store.NodeAdopted) },
-			"revoke": func() error { return tx.RevokeAPIKey("x", "y") },
+			"site": func() error { return tx.UpdateSite(store.Site{ID: "x", TenantID: tenantID}) },
 		} {
 			if err := call(); !errors.Is(err, store.ErrNotFound) {
 				t.Errorf("%s: %v, want ErrNotFound", name, err)
@@ -254,7 +254,7 @@ func TestConcurrentWritesAreApart(t *testing.T) {
 	}
 	wg.Wait()
 	read(t, s, func(tx *store.Tx) error {
-		all, err := tx.Tenants()
+		all, err := tx.Tenants("", 1000)
 		if err != nil {
 			return err
 		}
@@ -646,11 +646,17 @@ func TestQueriesUseIndexes(t *testing.T) {
 		_, _ = tx.NodeAuthz("x")
 		_, _ = tx.Tenant("x")
 		_, _ = tx.Site("x")
-		_, _ = tx.Sites("x")
+		_, _ = tx.Sites("x", "", 1)
+		_, _ = tx.Tenants("", 1)
+		_, _ = tx.TokensOfSite("x", true, "", 1)
+		_, _ = tx.TokensOfSite("x", false, "", 1)
 		_, _ = tx.Pool("x")
-		_, _ = tx.Pools("x")
+		_, _ = tx.Pools("x", true, "", 1)
+		_, _ = tx.Pools("x", false, "", 1)
+		_, _ = tx.APIKey("x")
 		_, _ = tx.APIKeyByDigest([32]byte{})
-		_, _ = tx.APIKeys("x")
+		_, _ = tx.APIKeys("x", true, "", 1)
+		_, _ = tx.APIKeys("x", false, "", 1)
 		_, _ = tx.Idempotent(store.IdempotencyKey{})
 		_, _ = tx.Audit("x", "", 1)
 		_, _ = tx.EventsMatching("tn_a", store.EventFilter{Since: epoch}, 1)

@@ -27,7 +27,7 @@ func (tx *Tx) Tenant(id string) (Tenant, error) {
 	return one(tx, scanTenant, `SELECT `+tenantColumns+` FROM tenants WHERE id = ?`, id)
 }
 
-// Tenants lists all tenants, oldest first.
-func (tx *Tx) Tenants() ([]Tenant, error) {
-	return many(tx, scanTenant, `SELECT `+tenantColumns+` FROM tenants ORDER BY id`)
+// Tenants lists all tenants, oldest first, from the one after the id on, at most limit.
+func (tx *Tx) Tenants(after string, limit int) ([]Tenant, error) {
+	return many(tx, scanTenant, `SELECT `+tenantColumns+` FROM tenants WHERE id > ? ORDER BY id LIMIT ?`, after, limit)
 }

@@ -101,6 +101,17 @@ func (tx *Tx) TokensOfPool(poolID string, inactive bool, after string, limit int
 		poolID, after, millis(tx.now), limit)
 }
 
+// TokensOfSite lists the tokens of a site's agents as [Tx.TokensOfPool] does those of a pool.
+func (tx *Tx) TokensOfSite(siteID string, inactive bool, after string, limit int) ([]Token, error) {
+	if inactive {
+		return many(tx, scanToken, `SELECT `+tokenColumns+` FROM join_tokens WHERE site_id = ? AND pool_id IS NULL AND id > ?
+			ORDER BY id LIMIT ?`, siteID, after, limit)
+	}
+	return many(tx, scanToken, `SELECT `+tokenColumns+` FROM join_tokens WHERE site_id = ? AND pool_id IS NULL AND id > ?
+		AND revoked_at IS NULL AND expires_at > ? AND uses_left > 0 ORDER BY id LIMIT ?`,
+		siteID, after, millis(tx.now), limit)
+}
+
 // SpendToken takes one use of a token that has one; none left is [ErrNotFound].
 func (tx *Tx) SpendToken(id string) error {
 	return tx.update("spend the token", `UPDATE join_tokens SET uses_left = uses_left - 1 WHERE id = ? AND uses_left > 0`, id)

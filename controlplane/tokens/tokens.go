@@ -11,10 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/better-compute/bcd/controlplane/events"
+	"github.com/better-compute/bcd/controlplane/idempotency"
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/hwclaims"
 	"github.com/better-compute/bcd/internal/bearer"
@@ -28,8 +27,6 @@ const (
 	// MaxUses is the most machines that a node token admits, MaxSiteUses that a site token does.
 	MaxUses     = 10_000
 	MaxSiteUses = 16
-	// MaxIdempotencyKey is the length of an idempotency key, in bytes.
-	MaxIdempotencyKey = 255
 )
 
 // HostedKubernetes is the only value of a token's `hosted`.
@@ -75,16 +72,7 @@ func (r CreateRequest) check() error {
 	if r.Hosted != "" && r.Hosted != HostedKubernetes {
 		return invalid("hosted must be %q", HostedKubernetes)
 	}
-	if r.IdempotencyKey == "" || len(r.IdempotencyKey) > MaxIdempotencyKey {
-		return invalid("idempotencyKey must have 1 to %d bytes", MaxIdempotencyKey)
-	}
-	// A decoder makes one replacement character of every text that is none, and two keys must not become one.
-	for _, c := range r.IdempotencyKey {
-		if c == utf8.RuneError || !unicode.IsPrint(c) {
-			return invalid("idempotencyKey holds a character that cannot be printed")
-		}
-	}
-	return nil
+	return idempotency.CheckKey(r.IdempotencyKey)
 }
 
 // Create makes a node token for a pool of the tenant, on behalf of the identity. A repeat with the same idempotency key
@@ -121,7 +109,7 @@ func (s *Service) Create(ctx context.Context, identity string, r CreateRequest) 
 		if err := insert(tx, &made); err != nil {
 			return err
 		}
-		return tx.InsertIdempotencyKey(key, made.ID)
+		return tx.InsertIdempotencyKey(key, store.Idempotent{ResourceID: made.ID})
 	})
 	if err != nil {
 		return store.Token{}, bearer.Token{}, fmt.Errorf("cannot create a join token: %w", err)
@@ -136,13 +124,13 @@ func (s *Service) Create(ctx context.Context, identity string, r CreateRequest) 
 // replay returns the token that an earlier call with the key made. The lifetime and the uses are not compared: they say
 // how much is granted, not what.
 func replay(tx *store.Tx, key store.IdempotencyKey, r CreateRequest) (store.Token, error) {
-	id, err := tx.Idempotent(key)
+	first, err := tx.Idempotent(key)
 	if err != nil {
 		return store.Token{}, err
 	}
-	t, err := tx.Token(id)
+	t, err := tx.Token(first.ResourceID)
 	if err != nil {
-		return store.Token{}, fmt.Errorf("token %q of an idempotency key: %v", id, err) //nolint:errorlint // not ErrNotFound: the key exists
+		return store.Token{}, fmt.Errorf("token %q of an idempotency key: %v", first.ResourceID, err) //nolint:errorlint // not ErrNotFound: the key exists
 	}
 	if t.PoolID != r.PoolID || !sameExpect(t.Expect, r.Expect) || t.AllowReclaim != r.AllowReclaim || t.Hosted != r.Hosted {
 		return store.Token{}, fault.New(fault.Conflict, "use another idempotency key for another token",

@@ -46,10 +46,17 @@ var mayImport = map[string][]string{
 	},
 	"cmd/bcd": {"agent", "agent/config", "hwclaims", "internal/fault", "internal/oneline", "internal/wallclock"},
 
-	"controlplane/events": {"internal/fault"},
-	"controlplane/store":  {"controlplane/events", "hwclaims", "internal/fault"},
-	"controlplane/tokens": {"controlplane/events", "controlplane/store", "hwclaims", "internal/bearer", "internal/fault"},
-	"controlplane/pki":    {"internal/fault", "internal/pin", "internal/signing", "internal/statefile", "seal"},
+	"controlplane/events":      {"internal/fault"},
+	"controlplane/store":       {"controlplane/events", "hwclaims", "internal/fault"},
+	"controlplane/idempotency": {"controlplane/store", "internal/fault"},
+	"controlplane/tenancy":     {"controlplane/events", "controlplane/idempotency", "controlplane/store", "internal/fault"},
+	"controlplane/apikeys": {
+		"controlplane/events", "controlplane/idempotency", "controlplane/store", "controlplane/tenancy", "internal/fault",
+	},
+	"controlplane/tokens": {
+		"controlplane/events", "controlplane/idempotency", "controlplane/store", "hwclaims", "internal/bearer", "internal/fault",
+	},
+	"controlplane/pki": {"internal/fault", "internal/pin", "internal/signing", "internal/statefile", "seal"},
 	"controlplane/joinservice": {
 		"api/daemon/v1", "api/join/v1", "controlplane/events", "controlplane/pki", "controlplane/store", "hwclaims",
 		"internal/bearer", "internal/fault", "internal/signing", "seal",

@@ -26,9 +26,12 @@ CREATE TABLE join_requests (
   reason                TEXT,
   consumed_at           BIGINT
 ) WITHOUT ROWID;
-CREATE UNIQUE INDEX join_requests_pending ON join_requests (site_id, machine_key) WHERE state = 'pending';
+-- The tenant is in it so that one tenant of a shared site cannot put its request in the place of another's.
+CREATE UNIQUE INDEX join_requests_pending ON join_requests (site_id, machine_key, tenant_id) WHERE state = 'pending';
 CREATE INDEX join_requests_by_csr ON join_requests (csr_sha256);
-CREATE INDEX join_requests_by_site ON join_requests (site_id, state, id);
+CREATE INDEX join_requests_by_pool ON join_requests (pool_id, state, id);
+CREATE INDEX join_requests_by_site ON join_requests (site_id, state, id) WHERE pool_id IS NULL;
+CREATE INDEX join_requests_by_time ON join_requests (site_id, created_at);
 
 CREATE TABLE boot_vouches (
   site_id           TEXT NOT NULL REFERENCES sites (id),
