@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/better-compute/bcd/controlplane/nodes"
 	"github.com/better-compute/bcd/controlplane/pki"
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/controlplane/tokens"
@@ -46,6 +47,7 @@ type Options struct {
 type API struct {
 	store      store.Store
 	tokens     *tokens.Service
+	nodes      *nodes.Service
 	authorizer Authorizer
 	connected  func(nodeID string) bool
 	document   Document
@@ -75,7 +77,7 @@ func New(o Options) (*API, error) {
 		return nil, fmt.Errorf("cannot make the HTTP API: %w", err)
 	}
 	return &API{
-		store: o.Store, tokens: o.Tokens, authorizer: o.Authorizer, connected: o.Connected,
+		store: o.Store, tokens: o.Tokens, nodes: &nodes.Service{Store: o.Store}, authorizer: o.Authorizer, connected: o.Connected,
 		document: d, basePath: o.BasePath, log: o.Log,
 	}, nil
 }
@@ -159,6 +161,10 @@ var methods = map[string]method{
 	"joinTokens.revoke":    handle((*API).revokeJoinToken),
 	"nodes.list":           handle((*API).listNodes),
 	"nodes.get":            handle((*API).getNode),
+	"nodes.adopt":          handle((*API).adoptNode),
+	"nodes.cordon":         handle((*API).cordonNode),
+	"nodes.uncordon":       handle((*API).uncordonNode),
+	"nodes.delete":         handle((*API).deleteNode),
 	"nodes.revokeIdentity": handle((*API).revokeIdentity),
 	"events.list":          handle((*API).listEvents),
 }

@@ -112,6 +112,9 @@ const (
 	actionReadTokens     = "compute:join-tokens:read"
 	actionRevokeTokens   = "compute:join-tokens:revoke"
 	actionReadNodes      = "compute:nodes:read"
+	actionAdoptNodes     = "compute:nodes:adopt"
+	actionCordonNodes    = "compute:nodes:cordon"
+	actionDeleteNodes    = "compute:nodes:delete"
 	actionRevokeIdentity = "compute:nodes:revoke-identity"
 	actionReadEvents     = "compute:events:read"
 	resourceTenant       = "compute-tenant/"
@@ -133,10 +136,11 @@ func (a *API) authorize(ctx context.Context, caller Caller, tenantID, action, re
 	return nil
 }
 
-// checkID refuses a value that is no id of the type.
+// checkID refuses a value that is no id of the type. It does not repeat it: it may be a secret that was pasted into the
+// wrong place.
 func checkID(field string, prefix store.Prefix, id string) error {
-	if err := store.CheckID(prefix, id); err != nil {
-		return invalid("field %q: %w", field, err)
+	if store.CheckID(prefix, id) != nil {
+		return invalid("field %q must be an id that starts with %s_", field, prefix)
 	}
 	return nil
 }

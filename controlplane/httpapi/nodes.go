@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"github.com/better-compute/bcd/controlplane/events"
 	"github.com/better-compute/bcd/controlplane/store"
 )
-
-// revokedByOperator is the reason in the events of nodes.revokeIdentity.
-const revokedByOperator = "revoked"
 
 func (a *API) listNodes(ctx context.Context, caller Caller, in ListNodes) (List[Node], error) {
 	resource := resourceTenant + in.TenantID
@@ -26,64 +22,108 @@ func (a *API) listNodes(ctx context.Context, caller Caller, in ListNodes) (List[
 	if err != nil {
 		return List[Node]{}, err
 	}
-	var nodes []store.Node
+	states, err := nodeStates(in)
+	if err != nil {
+		return List[Node]{}, err
+	}
+	var found []nodeRow
 	err = a.store.Read(ctx, func(tx *store.Tx) (err error) {
+		var nodes []store.Node
 		if in.PoolID == "" {
-			nodes, err = tx.NodesOfTenant(in.TenantID, in.Cursor, limit+1)
+			nodes, err = tx.NodesOfTenant(in.TenantID, in.Cursor, limit+1, states...)
+		} else if err = poolOfTenant(tx, in.TenantID, in.PoolID); err == nil {
+			nodes, err = tx.NodesOfPool(in.PoolID, in.Cursor, limit+1, states...)
+		}
+		if err != nil {
 			return err
 		}
-		if pool, err := tx.Pool(in.PoolID); errors.Is(err, store.ErrNotFound) || err == nil && pool.TenantID != in.TenantID {
-			return notFound("pool", in.PoolID)
-		} else if err != nil {
-			return err
-		}
-		nodes, err = tx.NodesOfPool(in.PoolID, in.Cursor, limit+1)
+		found, err = withCertificates(tx, nodes)
 		return err
 	})
-	return listOf(nodes, limit, func(n store.Node) string { return n.ID }, a.nodeOf), err
+	return listOf(found, limit, func(n nodeRow) string { return n.ID }, a.nodeOf), err
 }
 
+// nodeStates returns the states that a list asks for.
+func nodeStates(in ListNodes) ([]store.NodeState, error) {
+	switch {
+	case in.State != nil:
+		switch state := store.NodeState(*in.State); state {
+		case store.NodeAdopting, store.NodeAdopted, store.NodeRetired:
+			return []store.NodeState{state}, nil
+		default:
+			return nil, invalid(`field "state" must be %q, %q or %q`, store.NodeAdopting, store.NodeAdopted, store.NodeRetired)
+		}
+	case in.IncludeRetired:
+		return []store.NodeState{store.NodeAdopting, store.NodeAdopted, store.NodeRetired}, nil
+	default:
+		return []store.NodeState{store.NodeAdopting, store.NodeAdopted}, nil
+	}
+}
+
+// poolOfTenant checks that the tenant has the pool.
+func poolOfTenant(tx *store.Tx, tenantID, poolID string) error {
+	pool, err := tx.Pool(poolID)
+	if errors.Is(err, store.ErrNotFound) || err == nil && pool.TenantID != tenantID {
+		return notFound("pool", poolID)
+	}
+	return err
+}
+
+// getNode shows a node, retired or not.
 func (a *API) getNode(ctx context.Context, caller Caller, in NodeRef) (Node, error) {
 	if err := a.authorizeNode(ctx, caller, in, actionReadNodes); err != nil {
 		return Node{}, err
 	}
-	var n store.Node
-	err := a.store.Read(ctx, func(tx *store.Tx) (err error) {
-		n, err = nodeOfTenant(tx, in)
-		return err
-	})
-	return a.nodeOf(n), err
+	return a.showNode(ctx, in)
 }
 
-// revokeIdentity revokes every certificate of a node. Its session ends with them, and nothing that was signed before
-// brings the node back: only a new join does.
-func (a *API) revokeIdentity(ctx context.Context, caller Caller, in NodeRef) (Node, error) {
-	if err := a.authorizeNode(ctx, caller, in, actionRevokeIdentity); err != nil {
-		return Node{}, err
-	}
-	var n store.Node
-	err := a.store.Write(ctx, func(tx *store.Tx) (err error) {
-		if n, err = nodeOfTenant(tx, in); err != nil {
-			return err
+func (a *API) showNode(ctx context.Context, in NodeRef) (Node, error) {
+	var row nodeRow
+	err := a.store.Read(ctx, func(tx *store.Tx) (err error) {
+		row.Node, err = tx.Node(in.NodeID)
+		if errors.Is(err, store.ErrNotFound) || err == nil && row.TenantID != in.TenantID {
+			return notFound("node", in.NodeID)
 		}
-		revoked, err := tx.RevokeCerts(n.ID, n.IdentityGeneration, revokedByOperator)
 		if err != nil {
 			return err
 		}
-		for _, c := range revoked {
-			payload := events.CertificateRevoked{
-				NodeID: n.ID, Serial: c.Serial, IdentityGeneration: c.Generation, Reason: revokedByOperator,
-			}
-			if err := tx.Publish(n.TenantID, payload); err != nil {
-				return err
-			}
-			if err := tx.Record(n.TenantID, events.ActionIdentityRevoked, caller.KeyID, n.ID, payload); err != nil {
-				return err
-			}
-		}
-		return nil
+		return row.readCertificate(tx)
 	})
-	return a.nodeOf(n), err
+	return a.nodeOf(row), err
+}
+
+func (a *API) adoptNode(ctx context.Context, caller Caller, in NodeRef) (Node, error) {
+	return a.changeNode(ctx, caller, in, actionAdoptNodes, a.nodes.Adopt)
+}
+
+func (a *API) cordonNode(ctx context.Context, caller Caller, in NodeRef) (Node, error) {
+	return a.changeNode(ctx, caller, in, actionCordonNodes, a.nodes.Cordon)
+}
+
+func (a *API) uncordonNode(ctx context.Context, caller Caller, in NodeRef) (Node, error) {
+	return a.changeNode(ctx, caller, in, actionCordonNodes, a.nodes.Uncordon)
+}
+
+func (a *API) deleteNode(ctx context.Context, caller Caller, in NodeRef) (Node, error) {
+	return a.changeNode(ctx, caller, in, actionDeleteNodes, a.nodes.Delete)
+}
+
+func (a *API) revokeIdentity(ctx context.Context, caller Caller, in NodeRef) (Node, error) {
+	return a.changeNode(ctx, caller, in, actionRevokeIdentity, a.nodes.RevokeIdentity)
+}
+
+// changeNode does one thing to one node and shows the node as it is then.
+func (a *API) changeNode(
+	ctx context.Context, caller Caller, in NodeRef, action string,
+	change func(ctx context.Context, actor, tenantID, nodeID string) (store.Node, error),
+) (Node, error) {
+	if err := a.authorizeNode(ctx, caller, in, action); err != nil {
+		return Node{}, err
+	}
+	if _, err := change(ctx, caller.KeyID, in.TenantID, in.NodeID); err != nil {
+		return Node{}, err
+	}
+	return a.showNode(ctx, in)
 }
 
 func (a *API) authorizeNode(ctx context.Context, caller Caller, in NodeRef, action string) error {
@@ -91,29 +131,4 @@ func (a *API) authorizeNode(ctx context.Context, caller Caller, in NodeRef, acti
 		return err
 	}
 	return a.authorize(ctx, caller, in.TenantID, action, resourceNode+in.NodeID)
-}
-
-// nodeOfTenant returns the node where the tenant has it.
-func nodeOfTenant(tx *store.Tx, in NodeRef) (store.Node, error) {
-	n, err := tx.Node(in.NodeID)
-	if errors.Is(err, store.ErrNotFound) || err == nil && n.TenantID != in.TenantID {
-		return store.Node{}, notFound("node", in.NodeID)
-	}
-	return n, err
-}
-
-func (a *API) nodeOf(n store.Node) Node {
-	return Node{
-		ID:                 n.ID,
-		PoolID:             n.PoolID,
-		SiteID:             n.SiteID,
-		State:              string(n.State),
-		Role:               n.Role,
-		Trust:              string(n.Trust),
-		IdentityGeneration: n.IdentityGeneration,
-		HardwareKeyTrusted: n.HardwareKeyTrusted,
-		Connected:          a.connected(n.ID),
-		Hostname:           n.Claims.Hostname,
-		JoinedAt:           n.JoinedAt,
-	}
 }

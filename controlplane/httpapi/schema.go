@@ -79,36 +79,6 @@ type List[T any] struct {
 	NextCursor string `json:"nextCursor,omitempty"`
 }
 
-// ListNodes is the request of nodes.list. Without poolId it lists the nodes of every pool of the tenant.
-type ListNodes struct {
-	TenantID string `json:"tenantId"`
-	PoolID   string `json:"poolId,omitempty"`
-	Limit    *int   `json:"limit,omitempty"`
-	Cursor   string `json:"cursor,omitempty"`
-}
-
-// NodeRef is the request of nodes.get and nodes.revokeIdentity.
-type NodeRef struct {
-	TenantID string `json:"tenantId"`
-	NodeID   string `json:"nodeId"`
-}
-
-// Node is a machine that joined.
-type Node struct {
-	ID     string `json:"id"`
-	PoolID string `json:"poolId"`
-	SiteID string `json:"siteId"`
-	State  string `json:"state"`
-	// Role is the role in the node's certificate.
-	Role               string    `json:"role"`
-	Trust              string    `json:"trust"`
-	IdentityGeneration int64     `json:"identityGeneration"`
-	HardwareKeyTrusted bool      `json:"hardwareKeyTrusted"`
-	Connected          bool      `json:"connected"`
-	Hostname           string    `json:"hostname"`
-	JoinedAt           time.Time `json:"joinedAt"`
-}
-
 // ListEvents is the request of events.list. Events come oldest first.
 type ListEvents struct {
 	TenantID string `json:"tenantId"`
