@@ -20,6 +20,9 @@ const (
 	TypeJoinTokenCreated     Type = "security.join-token.created"
 	TypeJoinTokenRevoked     Type = "security.join-token.revoked"
 	TypeJoinRefused          Type = "security.join.refused"
+	TypeJoinRequestCreated   Type = "security.join-request.created"
+	TypeJoinRequestApproved  Type = "security.join-request.approved"
+	TypeJoinRequestRejected  Type = "security.join-request.rejected"
 	TypeRenewRefused         Type = "security.renew.refused"
 	TypeRenewForked          Type = "security.renew.forked"
 	TypeVouchRefused         Type = "security.vouch.refused"
@@ -87,6 +90,47 @@ type JoinRefused struct {
 	HardwareKey string `json:"hardwareKey"`
 	// Suppressed counts the refusals of this kind that were not published since the last one that was.
 	Suppressed int64 `json:"suppressed"`
+}
+
+// JoinRequestCreated reports a join that waits for a person's decision. It holds hashes and ids only.
+type JoinRequestCreated struct {
+	RequestID string `json:"requestId"`
+	// PoolID is empty where no pool claims the request yet.
+	PoolID   string `json:"poolId,omitempty"`
+	SiteID   string `json:"siteId"`
+	Attestor string `json:"attestor"`
+	Role     string `json:"role"`
+	// TokenID is the join token that the machine presented, where it presented one.
+	TokenID string `json:"tokenId,omitempty"`
+	// CSRSHA256 is the SHA-256 of the request's CSR, HardwareKey the machine's hardware key, both lower-case hex.
+	CSRSHA256   string `json:"csrSha256"`
+	HardwareKey string `json:"hardwareKey"`
+}
+
+// JoinRequestApproved reports an approval, which admits one join.
+type JoinRequestApproved struct {
+	RequestID string `json:"requestId"`
+	PoolID    string `json:"poolId"`
+	SiteID    string `json:"siteId"`
+	Attestor  string `json:"attestor"`
+	CSRSHA256 string `json:"csrSha256"`
+	// ExpiresAt is when the approval ends.
+	ExpiresAt  time.Time `json:"expiresAt"`
+	ApprovedBy string    `json:"approvedBy"`
+	// Reason is the operator's, where there is one.
+	Reason string `json:"reason,omitempty"`
+}
+
+// JoinRequestRejected reports a rejection; that of an approval which was not used yet too.
+type JoinRequestRejected struct {
+	RequestID  string `json:"requestId"`
+	PoolID     string `json:"poolId,omitempty"`
+	SiteID     string `json:"siteId"`
+	Attestor   string `json:"attestor"`
+	CSRSHA256  string `json:"csrSha256"`
+	RejectedBy string `json:"rejectedBy"`
+	// Reason is the operator's, where there is one.
+	Reason string `json:"reason,omitempty"`
 }
 
 // RenewRefused says why a renewal was refused. The machine is never told.
@@ -210,6 +254,15 @@ func (JoinTokenRevoked) EventType() Type { return TypeJoinTokenRevoked }
 
 // EventType implements [Payload].
 func (JoinRefused) EventType() Type { return TypeJoinRefused }
+
+// EventType implements [Payload].
+func (JoinRequestCreated) EventType() Type { return TypeJoinRequestCreated }
+
+// EventType implements [Payload].
+func (JoinRequestApproved) EventType() Type { return TypeJoinRequestApproved }
+
+// EventType implements [Payload].
+func (JoinRequestRejected) EventType() Type { return TypeJoinRequestRejected }
 
 // EventType implements [Payload].
 func (RenewRefused) EventType() Type { return TypeRenewRefused }

@@ -144,6 +144,14 @@ func nullText(s string) any {
 	return s
 }
 
+// nullNumber is the column of a number that may be absent: 0 is NULL.
+func nullNumber(n int64) any {
+	if n == 0 {
+		return nil
+	}
+	return n
+}
+
 // nullBytes is the column of bytes that may be absent: none is NULL.
 func nullBytes(b []byte) any {
 	if len(b) == 0 {

@@ -56,7 +56,8 @@ var mayImport = map[string][]string{
 	"controlplane/tokens": {
 		"controlplane/events", "controlplane/idempotency", "controlplane/store", "hwclaims", "internal/bearer", "internal/fault",
 	},
-	"controlplane/pki": {"internal/fault", "internal/pin", "internal/signing", "internal/statefile", "seal"},
+	"controlplane/approvals": {"controlplane/events", "controlplane/store", "internal/fault"},
+	"controlplane/pki":       {"internal/fault", "internal/pin", "internal/signing", "internal/statefile", "seal"},
 	"controlplane/joinservice": {
 		"api/daemon/v1", "api/join/v1", "controlplane/events", "controlplane/pki", "controlplane/store", "hwclaims",
 		"internal/bearer", "internal/fault", "internal/signing", "seal",
