@@ -47,12 +47,13 @@ type Pipe struct {
 	Recheck  time.Duration
 	Welcome  *daemonv1.Welcome
 	NotAfter time.Time
+	Vouch    func(context.Context, *daemonv1.Vouch) (*daemonv1.VouchAck, error)
 }
 
 func (p Pipe) Run(ctx context.Context) error {
 	s := &session{
 		send: p.Send, frames: receive(ctx, p.Frames), events: receive(ctx, p.Events), draining: p.Draining, now: p.Now,
-		recheck: p.Recheck, welcome: p.Welcome, notAfter: p.NotAfter,
+		recheck: p.Recheck, welcome: p.Welcome, notAfter: p.NotAfter, relayVouch: p.Vouch,
 	}
 	return s.run(ctx)
 }

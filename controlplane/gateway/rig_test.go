@@ -40,6 +40,7 @@ type joinService struct {
 	renew     []*joinv1.RenewRequest
 	session   []*joinv1.SessionRequest
 	events    chan *joinv1.SessionEvent
+	vouched   chan *joinv1.VouchRequest
 }
 
 func (j *joinService) answer(err error) {
@@ -67,6 +68,13 @@ func (j *joinService) Renew(_ context.Context, r *joinv1.RenewRequest) (*daemonv
 	defer j.mu.Unlock()
 	j.renew = append(j.renew, r)
 	return &daemonv1.RenewResponse{Body: []byte("renewed")}, j.err
+}
+
+func (j *joinService) Vouch(_ context.Context, r *joinv1.VouchRequest) (*daemonv1.VouchAck, error) {
+	j.vouched <- r
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return &daemonv1.VouchAck{VouchSha256: r.GetVouch().GetBody(), Recorded: true}, j.err
 }
 
 func (j *joinService) Session(r *joinv1.SessionRequest, s grpc.ServerStreamingServer[joinv1.SessionEvent]) error {
@@ -104,7 +112,7 @@ func newRig(t *testing.T, change func(*gateway.Options)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{bundle: bundle, joinService: &joinService{events: make(chan *joinv1.SessionEvent)}}
+	r := &rig{bundle: bundle, joinService: &joinService{events: make(chan *joinv1.SessionEvent), vouched: make(chan *joinv1.VouchRequest, 10)}}
 
 	internal := listen(t)
 	r.internal = grpc.NewServer(grpc.Creds(credentials.NewTLS(bundle.InternalServer(clock))))

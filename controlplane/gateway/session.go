@@ -65,7 +65,7 @@ func (g *Gateway) Session(stream agentStream) error {
 	}
 	s := &session{
 		send: stream.Send, frames: frames, events: events, draining: g.draining, now: g.o.Now, recheck: g.o.RecheckEvery,
-		welcome: opened.GetWelcome(), notAfter: time.UnixMilli(opened.GetNotAfterUnixMs()),
+		welcome: opened.GetWelcome(), notAfter: time.UnixMilli(opened.GetNotAfterUnixMs()), relayVouch: g.relayVouch(p),
 	}
 	err = s.run(ctx)
 	if errors.Is(err, errJoinService) {
@@ -130,14 +130,15 @@ func (e joinServiceError) Unwrap() error        { return e.err }
 // session is a welcomed session: frames from the daemon on one side, events from JoinService on the other, the clock
 // between them.
 type session struct {
-	send     func(*daemonv1.GatewayFrame) error
-	frames   <-chan received[*daemonv1.AgentFrame]
-	events   <-chan received[*joinv1.SessionEvent]
-	draining <-chan struct{}
-	now      func() time.Time
-	recheck  time.Duration
-	welcome  *daemonv1.Welcome
-	notAfter time.Time
+	send       func(*daemonv1.GatewayFrame) error
+	frames     <-chan received[*daemonv1.AgentFrame]
+	events     <-chan received[*joinv1.SessionEvent]
+	draining   <-chan struct{}
+	now        func() time.Time
+	recheck    time.Duration
+	welcome    *daemonv1.Welcome
+	notAfter   time.Time
+	relayVouch relayVouch
 }
 
 // run welcomes the daemon and carries the session to its end. nil is an end in order: a Goodbye was said, or the daemon
@@ -156,6 +157,10 @@ func (s *session) run(ctx context.Context) error {
 	patience := missedHeartbeats*interval + interval/5
 	silence := time.NewTimer(patience)
 	defer silence.Stop()
+	ctx, cancel := context.WithCancel(ctx)
+	vouches := newVouches(s.relayVouch)
+	defer vouches.running.Wait()
+	defer cancel()
 	for {
 		if !s.now().Before(s.notAfter) {
 			return s.goodbye(&daemonv1.Goodbye{Reason: reasonExpired})
@@ -169,9 +174,17 @@ func (s *session) run(ctx context.Context) error {
 				return f.err
 			case f.value.GetHello() != nil:
 				return newStatus(codes.InvalidArgument, fault.InvalidArgument, "Second Hello").Err()
+			case f.value.GetVouch() != nil:
+				vouches.start(ctx, f.value.GetVouch())
 			}
 			// Whatever it is, it is a sign of life. No command is dispatched here, so nothing that answers one is due.
 			silence.Reset(patience)
+		case ack := <-vouches.answers:
+			if f := vouches.answered(ack); f != nil {
+				if err := s.send(f); err != nil {
+					return err
+				}
+			}
 		case e := <-s.events:
 			switch {
 			case errors.Is(e.err, io.EOF):

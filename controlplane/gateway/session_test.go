@@ -22,6 +22,8 @@ type wire struct {
 	events   chan *joinv1.SessionEvent
 	draining chan struct{}
 	ended    chan error
+	vouches  chan *daemonv1.Vouch // what reached JoinService; each is answered from acks
+	acks     chan *daemonv1.VouchAck
 }
 
 // start runs a session whose certificate lives for life. Closing frames or events ends that stream.
@@ -29,6 +31,7 @@ func start(t *testing.T, welcome *daemonv1.Welcome, life time.Duration) *wire {
 	w := &wire{
 		frames: make(chan *daemonv1.AgentFrame), events: make(chan *joinv1.SessionEvent),
 		draining: make(chan struct{}), ended: make(chan error, 1),
+		vouches: make(chan *daemonv1.Vouch, 1000), acks: make(chan *daemonv1.VouchAck),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	p := gateway.Pipe{
@@ -37,6 +40,7 @@ func start(t *testing.T, welcome *daemonv1.Welcome, life time.Duration) *wire {
 		Events:   func() (*joinv1.SessionEvent, error) { return next(ctx, w.events) },
 		Draining: w.draining, Now: time.Now, Recheck: 10 * time.Second,
 		Welcome: welcome, NotAfter: time.Now().Add(life),
+		Vouch: w.relayVouch,
 	}
 	go func() {
 		err := p.Run(ctx)
