@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Site is a place with machines and a gateway.
 type Site struct {
@@ -36,6 +39,16 @@ func (tx *Tx) UpdateSite(s Site) error {
 // Site returns a site or [ErrNotFound].
 func (tx *Tx) Site(id string) (Site, error) {
 	return one(tx, scanSite, `SELECT `+siteColumns+` FROM sites WHERE id = ?`, id)
+}
+
+// SiteIsShared reports whether a pool in use at the site is of another tenant than the site.
+func (tx *Tx) SiteIsShared(s Site) (bool, error) {
+	_, err := one(tx, scalar[string], `SELECT id FROM pools WHERE site_id = ? AND tenant_id <> ? AND archived_at IS NULL LIMIT 1`,
+		s.ID, s.TenantID)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // Sites lists a tenant's sites, oldest first, from the one after the id on, at most limit.

@@ -146,13 +146,13 @@ func TestMissingRowsAreNotFound(t *testing.T) {
 	s := open(t)
 	err := s.Write(t.Context(), func(tx *store.Tx) error {
 		for name, call := range map[string]func() error{
-			"token":  func() error { _, err := tx.Token("x"); return err },
-			"node":   func() error { _, err := tx.Node("x"); return err },
-			"cert":   func() error { _, err := tx.Cert("x"); return err },
-			"pool":   func() error { _, err := tx.Pool("x"); return err },
-			"spend":  func() error { return tx.SpendToken("x") },
-			"state":  func() error { return tx.SetNodeState("x", store.NodeAdopted) },
-			"site": func() error { return tx.UpdateSite(store.Site{ID: "x", TenantID: tenantID}) },
+			"token": func() error { _, err := tx.Token("x"); return err },
+			"node":  func() error { _, err := tx.Node("x"); return err },
+			"cert":  func() error { _, err := tx.Cert("x"); return err },
+			"pool":  func() error { _, err := tx.Pool("x"); return err },
+			"spend": func() error { return tx.SpendToken("x") },
+			"state": func() error { return tx.SetNodeState("x", store.NodeAdopted) },
+			"site":  func() error { return tx.UpdateSite(store.Site{ID: "x", TenantID: tenantID}) },
 		} {
 			if err := call(); !errors.Is(err, store.ErrNotFound) {
 				t.Errorf("%s: %v, want ErrNotFound", name, err)
@@ -647,6 +647,7 @@ func TestQueriesUseIndexes(t *testing.T) {
 		_, _ = tx.Tenant("x")
 		_, _ = tx.Site("x")
 		_, _ = tx.Sites("x", "", 1)
+		_, _ = tx.SiteIsShared(store.Site{ID: "x"})
 		_, _ = tx.Tenants("", 1)
 		_, _ = tx.TokensOfSite("x", true, "", 1)
 		_, _ = tx.TokensOfSite("x", false, "", 1)

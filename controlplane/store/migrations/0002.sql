@@ -48,6 +48,7 @@ CREATE INDEX join_requests_by_boot ON join_requests (site_id, mac, boot_lease_ep
 ALTER TABLE idempotency_keys ADD COLUMN request_sha256 BLOB;
 
 CREATE INDEX pools_in_use ON pools (tenant_id, id) WHERE archived_at IS NULL;
+CREATE INDEX pools_in_use_by_site ON pools (site_id, tenant_id) WHERE archived_at IS NULL;
 
 ALTER TABLE join_tokens ADD COLUMN workflow_id TEXT;
 CREATE INDEX join_tokens_by_site ON join_tokens (site_id, id) WHERE pool_id IS NULL;
