@@ -16,11 +16,10 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/better-compute/bcd/internal/bearer"
 	"github.com/better-compute/bcd/internal/fault"
 	"github.com/better-compute/bcd/internal/smallfile"
+	"github.com/better-compute/bcd/internal/terminal"
 )
 
 const hintForm = `give it as it was created, "bcjt_jt_….…"`
@@ -30,7 +29,7 @@ const hintForm = `give it as it was created, "bcjt_jt_….…"`
 // an input without anything in it. Errors have the code [fault.Token].
 func FromReader(in io.Reader) (bearer.Token, error) {
 	const hint = "run: bcd join < token-file, or use --token-file"
-	if f, ok := in.(*os.File); ok && isTerminal(f) {
+	if f, ok := in.(*os.File); ok && terminal.Is(f) {
 		return bearer.Token{}, fault.New(fault.Token, hint, "cannot read the join token: standard input is a terminal")
 	}
 	buffer := make([]byte, bearer.MaxSize+1)
@@ -54,19 +53,6 @@ func FromReader(in io.Reader) (bearer.Token, error) {
 }
 
 func trim(b []byte) []byte { return bytes.Trim(b, " \t\r\n") }
-
-func isTerminal(f *os.File) bool {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return false
-	}
-	terminal := false
-	err = raw.Control(func(fd uintptr) {
-		_, err := unix.IoctlGetTermios(int(fd), unix.TCGETS)
-		terminal = err == nil
-	})
-	return err == nil && terminal
-}
 
 // File is a token file that was read.
 type File struct {

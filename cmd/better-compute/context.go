@@ -117,6 +117,13 @@ func (t *target) connect(c *cobra.Command, env Env) (*client.Client, error) {
 			return nil, usage(c, "--%s is empty", name)
 		}
 	}
+	for _, id := range []struct{ thing, prefix, value string }{{"tenant", "tn_", t.tenant}, {"pool", "pool_", t.pool}} {
+		if id.value != "" {
+			if err := checkID(c, id.thing, id.prefix, id.value); err != nil {
+				return nil, err
+			}
+		}
+	}
 	path, err := env.contextFile(t.context)
 	if err != nil {
 		return nil, err

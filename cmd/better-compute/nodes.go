@@ -3,22 +3,24 @@ package main
 import (
 	"fmt"
 	"strconv"
-	"time"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/better-compute/bcd/controlplane/httpapi"
-	"github.com/better-compute/bcd/internal/fault"
 )
 
 func nodesCommand(env Env) *cobra.Command {
-	return group("nodes", "List nodes and revoke their identities",
-		listNodesCommand(env), getNodeCommand(env), revokeIdentityCommand(env))
+	return group("nodes", "List, adopt, cordon and delete nodes, and revoke their identities",
+		listNodesCommand(env), getNodeCommand(env), adoptNodeCommand(env), cordonNodeCommand(env), uncordonNodeCommand(env),
+		revokeIdentityCommand(env), deleteNodeCommand(env))
 }
 
 func listNodesCommand(env Env) *cobra.Command {
 	var (
 		to     target
+		state  string
+		all    bool
 		format output
 	)
 	c := &cobra.Command{
@@ -30,8 +32,13 @@ func listNodesCommand(env Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			list := httpapi.ListNodes{TenantID: to.tenant, PoolID: to.pool, IncludeRetired: all, Limit: pageSize}
+			if c.Flags().Changed("state") {
+				list.State = &state
+			}
 			nodes, err := every(c.Context(), api, "nodes.list", func(cursor string) any {
-				return httpapi.ListNodes{TenantID: to.tenant, PoolID: to.pool, Limit: pageSize, Cursor: cursor}
+				list.Cursor = cursor
+				return list
 			}, []httpapi.Node{})
 			if err != nil {
 				return fmt.Errorf("cannot list the nodes: %w", err)
@@ -41,13 +48,17 @@ func listNodesCommand(env Env) *cobra.Command {
 			}
 			rows := make([][]string, len(nodes))
 			for i, n := range nodes {
-				rows[i] = []string{n.ID, n.State, connection(n), n.Role, strconv.FormatInt(n.IdentityGeneration, 10), n.Hostname}
+				rows[i] = []string{
+					n.ID, n.State, connection(n), conditions(n), n.Role, strconv.FormatInt(n.IdentityGeneration, 10), n.Hostname,
+				}
 			}
-			return printTable(env.Stdout, []string{"ID", "STATE", "SESSION", "ROLE", "GENERATION", "HOSTNAME"}, rows)
+			return printTable(env.Stdout, []string{"ID", "STATE", "SESSION", "CONDITIONS", "ROLE", "GENERATION", "HOSTNAME"}, rows)
 		},
 	}
 	to.addTo(c)
 	c.Flags().StringVar(&to.pool, "pool", "", "list only this pool's nodes")
+	c.Flags().StringVar(&state, "state", "", "list only the nodes in this state: adopting, adopted or retired")
+	c.Flags().BoolVar(&all, "all", false, "also retired nodes")
 	format.addTo(c.Flags())
 	return c
 }
@@ -59,82 +70,14 @@ func connection(n httpapi.Node) string {
 	return "disconnected"
 }
 
-func getNodeCommand(env Env) *cobra.Command {
-	var (
-		to     target
-		format output
-	)
-	c := &cobra.Command{
-		Use:   "get NODE",
-		Short: "Show one node",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			api, err := to.connect(c, env)
-			if err != nil {
-				return err
-			}
-			var n httpapi.Node
-			if err := api.Call(c.Context(), "nodes.get", httpapi.NodeRef{TenantID: to.tenant, NodeID: args[0]}, &n); err != nil {
-				return fmt.Errorf("cannot get the node: %w", err)
-			}
-			return printNode(env, n, format)
-		},
+// conditions names what is special about a node, in one word each.
+func conditions(n httpapi.Node) string {
+	var words []string
+	if n.CordonedAt != nil {
+		words = append(words, "Cordoned")
 	}
-	to.addTo(c)
-	format.addTo(c.Flags())
-	return c
-}
-
-func revokeIdentityCommand(env Env) *cobra.Command {
-	var (
-		to     target
-		yes    bool
-		format output
-	)
-	c := &cobra.Command{
-		Use:   "revoke-identity NODE",
-		Short: "Revoke every certificate of a node and end its session",
-		Long: `Revoke every certificate of a node and end its session.
-
-The machine cannot connect or renew after this. To come back it joins again, with an empty data directory and a token
-made with --allow-reclaim.`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			if !yes {
-				return fault.New(fault.Usage, "run it again with --yes", "this cuts node %q off until it joins again", args[0])
-			}
-			api, err := to.connect(c, env)
-			if err != nil {
-				return err
-			}
-			var n httpapi.Node
-			if err := api.Call(c.Context(), "nodes.revokeIdentity", httpapi.NodeRef{TenantID: to.tenant, NodeID: args[0]}, &n); err != nil {
-				return fmt.Errorf("cannot revoke the node's identity: %w", err)
-			}
-			return printNode(env, n, format)
-		},
+	for _, c := range n.Conditions {
+		words = append(words, c.Type)
 	}
-	to.addTo(c)
-	c.Flags().BoolVar(&yes, "yes", false, "do it")
-	format.addTo(c.Flags())
-	return c
-}
-
-func printNode(env Env, n httpapi.Node, format output) error {
-	if format == outputJSON {
-		return printJSON(env.Stdout, n)
-	}
-	return printTable(env.Stdout, []string{"FIELD", "VALUE"}, [][]string{
-		{"id", n.ID},
-		{"hostname", n.Hostname},
-		{"state", n.State},
-		{"session", connection(n)},
-		{"site", n.SiteID},
-		{"pool", n.PoolID},
-		{"role", n.Role},
-		{"trust", n.Trust},
-		{"identity generation", strconv.FormatInt(n.IdentityGeneration, 10)},
-		{"hardware key trusted", strconv.FormatBool(n.HardwareKeyTrusted)},
-		{"joined", n.JoinedAt.UTC().Format(time.RFC3339)},
-	})
+	return strings.Join(words, ",")
 }

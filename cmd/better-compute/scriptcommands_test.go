@@ -35,6 +35,7 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"spend":     spend,
 	"expired":   expired,
 	"record":    record,
+	"condemn":   condemn,
 	"jsonlines": jsonlines,
 }
 

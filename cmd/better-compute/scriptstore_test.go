@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/better-compute/bcd/controlplane/acceptance"
 	"github.com/better-compute/bcd/controlplane/events"
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/hwclaims"
@@ -114,4 +116,13 @@ func jsonlines(ts *testscript.TestScript, _ bool, args []string) {
 	if len(lines) < want {
 		ts.Fatalf("%d lines, want %d", len(lines), want)
 	}
+}
+
+// condemn lets a node's acceptance fail with a message, in Go's spelling: condemn dir node message.
+func condemn(ts *testscript.TestScript, _ bool, args []string) {
+	message, err := strconv.Unquote(`"` + args[2] + `"`)
+	ts.Check(err)
+	database(ts, args[0], time.Now(), func(tx *store.Tx) error {
+		return tx.SetNodeConditions(args[1], []store.Condition{{Type: acceptance.ConditionFailed, Message: message, Since: tx.Now()}})
+	})
 }

@@ -21,6 +21,7 @@ var mayImport = map[string][]string{
 	"internal/signing":   {},
 	"internal/smallfile": {},
 	"internal/statefile": {"internal/fault"},
+	"internal/terminal":  {},
 
 	"api":           {},
 	"api/daemon/v1": {},
@@ -37,7 +38,7 @@ var mayImport = map[string][]string{
 	"seal":     {"internal/fault", "internal/pin"},
 	"identity": {"internal/fault", "internal/pin", "internal/signing", "internal/statefile"},
 
-	"agent/credential": {"internal/bearer", "internal/fault", "internal/smallfile"},
+	"agent/credential": {"internal/bearer", "internal/fault", "internal/smallfile", "internal/terminal"},
 	"agent/config":     {"internal/fault", "internal/pin", "internal/smallfile", "seal"},
 	"agent/session":    {"api/daemon/v1", "internal/fault", "internal/oneline", "internal/pin"},
 	"agent": {
@@ -79,7 +80,7 @@ var mayImport = map[string][]string{
 	},
 	"cmd/better-compute": {
 		"controlplane", "controlplane/httpapi", "controlplane/httpapi/client", "controlplane/pki", "internal/fault", "internal/oneline",
-		"internal/pin", "internal/wallclock",
+		"internal/pin", "internal/terminal", "internal/wallclock",
 	},
 }
 
