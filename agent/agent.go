@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"crypto"
 	"fmt"
 	"log/slog"
@@ -32,6 +33,8 @@ type Options struct {
 	Profile string
 	// State are options of the data directory; tests watch its steps.
 	State []statefile.Option
+	// Sleep waits between the tries of a join, and ends early with the context's cause; nil waits by the wall clock.
+	Sleep func(context.Context, time.Duration) error
 }
 
 // Agent is one node's daemon. Its methods Join and Run use the same data directory: one at a time writes it.
@@ -43,6 +46,7 @@ type Agent struct {
 	keys    *tpmkey.Store
 	hw      hwclaims.Options
 	state   []statefile.Option
+	sleep   func(context.Context, time.Duration) error
 }
 
 // New returns an agent. It opens nothing.
@@ -56,7 +60,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Agent{
+	a := &Agent{
 		cfg:     o.Config,
 		version: o.Version,
 		log:     o.Log,
@@ -69,7 +73,12 @@ func New(o Options) (*Agent, error) {
 			Profile:      o.Profile,
 		},
 		state: o.State,
-	}, nil
+		sleep: o.Sleep,
+	}
+	if a.sleep == nil {
+		a.sleep = a.sleepWall
+	}
+	return a, nil
 }
 
 // gateway returns where the gateway is. id adds the pins that the control plane announced; it may be nil.
@@ -99,9 +108,19 @@ func (a *Agent) open() (*statefile.Dir, *identity.Store, error) {
 	return dir, identity.New(dir, a.keys), nil
 }
 
-// StoppedStatus is the status of a daemon that does not run: the identity on disk.
+// StoppedStatus is the status of a daemon that does not run: the identity on disk, or the join that waits for an operator.
 func (a *Agent) StoppedStatus() (Status, error) {
-	id, key, err := a.stored()
+	dir, store, err := a.open()
+	if err != nil {
+		return Status{}, err
+	}
+	defer dir.Close()
+	id, key, err := store.Load()
+	if isNoIdentity(err) {
+		if p, _, pendingErr := store.PendingJoin(); pendingErr == nil && p.RequestID != "" && !p.Answered {
+			return Status{Version: a.version, State: Joining, Join: joinStatus(p)}, nil
+		}
+	}
 	if err != nil {
 		return Status{}, err
 	}

@@ -83,19 +83,26 @@ func (a *Agent) runUnlocked(ctx context.Context, b *board, notify Notifier, star
 	defer dir.Close()
 	// Nothing is written on a machine that never joined, nor beside an identity that needs an operator.
 	if _, _, err := store.Load(); err != nil {
-		if _, _, begun, pendingErr := store.PendingJoin(); !isNoIdentity(err) || !begun && pendingErr == nil {
+		if _, begun, pendingErr := store.PendingJoin(); !isNoIdentity(err) || !begun && pendingErr == nil {
 			return err
 		}
 	}
 	unlock, err := dir.Lock()
 	if err != nil {
-		return err
+		return whoWaits(store, err)
 	}
 	defer unlock()
 	if err := store.Recover(); err != nil {
 		return err
 	}
 	id, key, err := store.Load()
+	if isNoIdentity(err) {
+		p, _, pendingErr := store.PendingJoin()
+		if pendingErr != nil {
+			return pendingErr
+		}
+		return stillWaits(p, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,8 @@ const (
 	Connected State = "connected"
 	// Parked is a daemon that was refused or whose certificate expired: it retries slowly and waits for an operator.
 	Parked State = "parked"
+	// Joining is a machine without a daemon, whose join waits for an operator.
+	Joining State = "joining"
 )
 
 // Status is what a running daemon tells of itself.
@@ -39,6 +41,8 @@ type Status struct {
 	PID     int       `json:"pid"`
 	State   State     `json:"state"`
 	Since   time.Time `json:"since"`
+	// Join is the join that waits, where the state is [Joining].
+	Join *JoinStatus `json:"join,omitempty"`
 	// Problem says what is wrong, Hint what to do, and ProblemCode the kind of failure; empty when nothing is wrong.
 	Problem     string     `json:"problem,omitempty"`
 	Hint        string     `json:"hint,omitempty"`
@@ -59,6 +63,8 @@ func (s Status) Err() error {
 		return nil
 	case s.State == Parked:
 		return fault.New(s.ProblemCode, s.Hint, "the node is parked: %s", s.Problem)
+	case s.State == Joining:
+		return fault.New(fault.Pending, hintResume(s.Join.pending()), "the join request %s waits for an operator's decision", s.Join.RequestID)
 	case s.Problem == "":
 		return fault.New(fault.Unreachable, "ask again in a moment", "the node is connecting")
 	default:
@@ -71,6 +77,23 @@ func (s *Status) problem(err error) {
 	if err != nil {
 		s.Problem, s.Hint, s.ProblemCode = err.Error(), fault.HintOf(err), fault.CodeOf(err)
 	}
+}
+
+// JoinStatus is a join that waits for an operator.
+type JoinStatus struct {
+	RequestID string `json:"request_id"`
+	Attestor  string `json:"attestor"`
+	Role      string `json:"role"`
+	// TokenID is the public id of the token that "bcd join" goes on with; empty where it is not known.
+	TokenID string `json:"token_id,omitempty"`
+}
+
+func joinStatus(p identity.PendingJoin) *JoinStatus {
+	return &JoinStatus{RequestID: p.RequestID, Attestor: p.Attestor, Role: p.Role, TokenID: p.TokenID}
+}
+
+func (j *JoinStatus) pending() identity.PendingJoin {
+	return identity.PendingJoin{JoinParams: identity.JoinParams{TokenID: j.TokenID}, RequestID: j.RequestID}
 }
 
 // IdentityStatus is the node's identity.

@@ -182,6 +182,9 @@ func CheckDeferral(d Deferral, want Expectation) error {
 	if err := equalHash(d.RequestSHA256, want.RequestSHA256); err != nil {
 		return failed(CheckRequest, err)
 	}
+	if n := len(d.RequestID); n > maxText {
+		return failed(CheckContent, fmt.Errorf("the id of the join request has %d bytes, more than %d", n, maxText))
+	}
 	if !isName(d.RequestID) {
 		return failed(CheckContent, fmt.Errorf("%q cannot be the id of a join request", d.RequestID))
 	}

@@ -402,6 +402,13 @@ func TestCheckDeferral(t *testing.T) {
 	bad.RequestSHA256, bad.RequestID = other[:], ""
 	wantFailure(t, identity.CheckDeferral(bad, a.want), identity.CheckRequest)
 	bad = good
-	bad.RequestID = "jreq\x1b[31m"
-	wantFailure(t, identity.CheckDeferral(bad, a.want), identity.CheckContent)
+	for _, id := range []string{"", "jreq\x1b[31m", "jreq_1 --help", "jreq_\n", "jreq_" + strings.Repeat("1", 1<<20)} {
+		bad = good
+		bad.RequestID = id
+		err := identity.CheckDeferral(bad, a.want)
+		wantFailure(t, err, identity.CheckContent)
+		if text := err.Error(); len(text) > 300 || strings.ContainsAny(text, "\x1b\n") {
+			t.Errorf("the error is %.400q", text)
+		}
+	}
 }

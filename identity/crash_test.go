@@ -357,7 +357,7 @@ func untouched(t *testing.T, path string) {
 	if _, _, err := s.Load(); err != nil && !fault.Is(err, fault.NoIdentity) {
 		t.Fatalf("without recovery: %v", err)
 	}
-	if _, _, _, err := s.PendingJoin(); err != nil {
+	if _, _, err := s.PendingJoin(); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before, snapshot(t, path)); diff != "" {

@@ -44,9 +44,9 @@ func TestVersion1(t *testing.T) {
 			}
 			wantFiles(t, path, append(tc.files, "lock")...)
 			if !tc.joined {
-				params, request, ok, err := s.PendingJoin()
-				if err != nil || !ok || params != tokenJoin || request != tc.request {
-					t.Errorf("PendingJoin = %v, %q, %v, %v", params, request, ok, err)
+				p, ok, err := s.PendingJoin()
+				if err != nil || !ok || p != (identity.PendingJoin{JoinParams: tokenJoin, RequestID: tc.request}) {
+					t.Errorf("PendingJoin = %+v, %v, %v", p, ok, err)
 				}
 				if j := must(s.BeginJoin(t.Context(), tokenJoin)); !j.Resumed() {
 					t.Error("not resumed")

@@ -12,12 +12,16 @@ import (
 	"github.com/better-compute/bcd/internal/statefile"
 )
 
-// JoinParams are what makes two tries the same join.
+// JoinParams say what a join asks for. The same attestor and role make two tries the same join.
 type JoinParams struct {
 	// Attestor is the attestor's name, join-token and not "".
 	Attestor string
 	// Role is the role that is asked for: node, site or ramdisk.
 	Role string
+	// TokenID is the public id of the token that the join is made with, jt_…, never its secret; empty where there is
+	// none. It is kept for people: who resumes the join must know which token that was. Another one does not make it
+	// another join: an admission that the request already got is collected by its key alone.
+	TokenID string
 }
 
 // Join is a join under way. Its key and its certificate request are on the disk.
@@ -25,6 +29,7 @@ type Join struct {
 	s       *Store
 	p       pending
 	key     crypto.Signer
+	token   string // the id of the token that this process has
 	resumed bool
 	done    bool
 	before  *restarted // what the last Restart replaced
@@ -53,9 +58,9 @@ func (s *Store) BeginJoin(ctx context.Context, params JoinParams) (*Join, error)
 		return nil, err
 	}
 	if p != nil && p.Attestor == params.Attestor && p.Role == params.Role {
-		return &Join{s: s, p: *p, key: key, resumed: true}, nil
+		return &Join{s: s, p: *p, key: key, token: params.TokenID, resumed: true}, nil
 	}
-	j := &Join{s: s, p: pending{Version: Version, Attestor: params.Attestor, Role: params.Role}}
+	j := &Join{s: s, p: pending{Version: Version, Attestor: params.Attestor, Role: params.Role}, token: params.TokenID}
 	if err := j.Restart(ctx); err != nil {
 		j.Abandon()
 		return nil, err
@@ -63,14 +68,26 @@ func (s *Store) BeginJoin(ctx context.Context, params JoinParams) (*Join, error)
 	return j, nil
 }
 
-// PendingJoin says what join waits to be resumed: its parameters and the id of its join request, "" where it was not
-// deferred. ok is false where no join was begun. It needs no lock and changes nothing.
-func (s *Store) PendingJoin() (params JoinParams, requestID string, ok bool, err error) {
+// PendingJoin is a join that was begun and waits to be resumed.
+type PendingJoin struct {
+	// JoinParams are those that it was begun with. TokenID is the token that the request on the disk was first sent, or
+	// last deferred, with; empty where a version before the member wrote the file.
+	JoinParams
+	// RequestID is the id of the join request that an operator is to decide on; empty where the join was not deferred.
+	RequestID string
+	// Answered is a join whose verified answer is on the disk: [Store.Recover] ends it without asking anybody.
+	Answered bool
+}
+
+// PendingJoin says what join waits to be resumed. ok is false where none was begun. It needs no lock and changes nothing.
+func (s *Store) PendingJoin() (join PendingJoin, ok bool, err error) {
 	p, _, err := s.readPending()
 	if p == nil {
-		return JoinParams{}, "", false, err
+		return PendingJoin{}, false, err
 	}
-	return JoinParams{Attestor: p.Attestor, Role: p.Role}, p.RequestID, true, nil
+	return PendingJoin{
+		JoinParams: JoinParams{Attestor: p.Attestor, Role: p.Role, TokenID: p.TokenID}, RequestID: p.RequestID, Answered: p.Answer != nil,
+	}, true, nil
 }
 
 // CSR returns the certificate request, PKCS#10 DER.
@@ -84,6 +101,9 @@ func (j *Join) Resumed() bool { return j.resumed }
 
 // RequestID returns the id of the join request that an operator is to decide on, or "".
 func (j *Join) RequestID() string { return j.p.RequestID }
+
+// TokenID returns the id of the token that the request on the disk was first sent, or last deferred, with, or "".
+func (j *Join) TokenID() string { return j.p.TokenID }
 
 // Restart begins the join again with a new key. It is for a certificate request that was sent and refused for good.
 // The earlier request is remembered until the Join ends: a refusal is not signed, so it may be a lie, see [Join.Undo].
@@ -102,7 +122,7 @@ func (j *Join) Restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p := pending{Version: Version, CSR: csr, Attestor: j.p.Attestor, Role: j.p.Role}
+	p := pending{Version: Version, CSR: csr, Attestor: j.p.Attestor, Role: j.p.Role, TokenID: j.token}
 	if err := j.s.writePending(&p); err != nil {
 		return err
 	}
@@ -134,17 +154,17 @@ func (j *Join) Undo() error {
 	return nil
 }
 
-// Defer records the join request that the control plane answered with.
+// Defer records the join request that the control plane answered with, and the token that it was asked with. The answer
+// is signed, so the request that a [Join.Restart] replaced is of no more use: the control plane has taken this one.
 func (j *Join) Defer(requestID string) error {
-	if j.p.RequestID == requestID {
-		return nil
+	if p := j.p; p.RequestID != requestID || p.TokenID != j.token {
+		p.RequestID, p.TokenID = requestID, j.token
+		if err := j.s.writePending(&p); err != nil {
+			return err
+		}
+		j.p = p
 	}
-	p := j.p
-	p.RequestID = requestID
-	if err := j.s.writePending(&p); err != nil {
-		return err
-	}
-	j.p = p
+	j.before = nil
 	return nil
 }
 

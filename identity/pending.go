@@ -20,6 +20,8 @@ type pending struct {
 	// Attestor and Role are what the join asked with. Another one is another join.
 	Attestor string `json:"attestor"`
 	Role     string `json:"role"`
+	// TokenID is the public id of the token, jt_….
+	TokenID string `json:"tokenId,omitempty"`
 	// RequestID is the join request that an operator is to decide on, jreq_….
 	RequestID string `json:"requestId,omitempty"`
 	// Answer is the verified answer. From here on the join ends well, with or without this process.
@@ -36,6 +38,12 @@ func parsePending(data []byte) (*pending, error) {
 	}
 	if _, err := p.keyPin(); err != nil {
 		return nil, err
+	}
+	// Ids are for people. One that cannot be an id is none, and no reason to lose the join.
+	for _, id := range []*string{&p.RequestID, &p.TokenID} {
+		if !isName(*id) {
+			*id = ""
+		}
 	}
 	if p.Answer != nil {
 		if err := p.Answer.validate(); err != nil {

@@ -157,9 +157,9 @@ func TestAJoinIsResumed(t *testing.T) {
 	if err := again.Defer("jreq_01"); err != nil {
 		t.Fatal(err)
 	}
-	params, id, ok, err := s.PendingJoin()
-	if err != nil || !ok || id != "jreq_01" || params != tokenJoin {
-		t.Errorf("PendingJoin = %v, %q, %v, %v", params, id, ok, err)
+	p, ok, err := s.PendingJoin()
+	if err != nil || !ok || p != (identity.PendingJoin{JoinParams: tokenJoin, RequestID: "jreq_01"}) {
+		t.Errorf("PendingJoin = %+v, %v, %v", p, ok, err)
 	}
 	third := must(s.BeginJoin(t.Context(), tokenJoin))
 	defer third.Close()
@@ -174,6 +174,92 @@ func TestAJoinIsResumed(t *testing.T) {
 			t.Errorf("%v resumes another join", other)
 		}
 		third = j
+	}
+}
+
+// Another token resumes the same join. The file names the token that the request on the disk belongs to: the first one
+// until the control plane answered the other.
+func TestAJoinIsResumedWithAnotherToken(t *testing.T) {
+	with := func(token string) identity.JoinParams {
+		p := tokenJoin
+		p.TokenID = token
+		return p
+	}
+	s := openStore(t, stateDir(t))
+	is := func(token, request string) {
+		t.Helper()
+		p, ok, err := s.PendingJoin()
+		if err != nil || !ok || p != (identity.PendingJoin{JoinParams: with(token), RequestID: request}) {
+			t.Errorf("PendingJoin = %+v, %v, %v, want %s and %q", p, ok, err, token, request)
+		}
+	}
+	first := must(s.BeginJoin(t.Context(), with("jt_1")))
+	is("jt_1", "")
+	if err := first.Defer("jreq_01"); err != nil {
+		t.Fatal(err)
+	}
+	is("jt_1", "jreq_01")
+
+	second := must(s.BeginJoin(t.Context(), with("jt_2")))
+	if !second.Resumed() || !cmp.Equal(second.CSR(), first.CSR()) || second.RequestID() != "jreq_01" {
+		t.Error("another token begins another join")
+	}
+	is("jt_1", "jreq_01") // nothing was answered to the second token
+	if err := second.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	is("jt_2", "")
+	if err := second.Undo(); err != nil {
+		t.Fatal(err)
+	}
+	is("jt_1", "jreq_01")
+	if err := second.Defer("jreq_01"); err != nil {
+		t.Fatal(err)
+	}
+	is("jt_2", "jreq_01")
+}
+
+// A signed answer to the new request settles that the earlier one is over.
+func TestADeferralEndsWhatWasRestarted(t *testing.T) {
+	s := openStore(t, stateDir(t))
+	j := must(s.BeginJoin(t.Context(), tokenJoin))
+	if err := j.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	csr := j.CSR()
+	if err := j.Defer("jreq_02"); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Undo(); err != nil {
+		t.Fatal(err)
+	}
+	if again := must(s.BeginJoin(t.Context(), tokenJoin)); !cmp.Equal(again.CSR(), csr) || again.RequestID() != "jreq_02" {
+		t.Error("the deferred request is lost")
+	}
+}
+
+// Ids in the file are for people to read. What cannot be one is not shown, and loses no join.
+func TestDamagedIdsOfAPendingJoin(t *testing.T) {
+	path := stateDir(t)
+	s := openStore(t, path)
+	params := tokenJoin
+	params.TokenID = "jt_1"
+	j := must(s.BeginJoin(t.Context(), params))
+	if err := j.Defer("jreq_01"); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(path, identity.PendingFile)
+	data := string(must(os.ReadFile(file)))
+	damaged := strings.NewReplacer("jreq_01", `\u001b[31m`, "jt_1", strings.Repeat("x", 300)).Replace(data)
+	if err := os.WriteFile(file, []byte(damaged), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, ok, err := s.PendingJoin()
+	if err != nil || !ok || p != (identity.PendingJoin{JoinParams: tokenJoin}) {
+		t.Errorf("PendingJoin = %+v, %v, %v", p, ok, err)
+	}
+	if again := must(s.BeginJoin(t.Context(), params)); !again.Resumed() || !cmp.Equal(again.CSR(), j.CSR()) {
+		t.Error("the join is lost")
 	}
 }
 

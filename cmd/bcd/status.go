@@ -17,8 +17,9 @@ func (a *app) status() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the node's identity and what its daemon is doing",
-		Long: `status asks the running daemon, and where none runs it shows the identity on disk. Exit status: 0 connected, 75 running and not
-connected, 77 refused by the control plane, 1 not running, 78 not joined.`,
+		Long: `status asks the running daemon, and where none runs it shows the identity on disk, or the join that waits for an operator. Exit
+status: 0 connected, 75 running and not connected, or waiting for an operator, 77 refused by the control plane, 1 not
+running, 78 not joined.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, ag, err := a.reporter(cmd, output)
 			if err != nil {
@@ -38,7 +39,7 @@ connected, 77 refused by the control plane, 1 not running, 78 not joined.`,
 			switch {
 			case err != nil:
 				return err
-			case asked != nil:
+			case asked != nil && s.Join == nil:
 				return fault.New(fault.Failed, fault.HintOf(asked), "the daemon does not run: %w", asked)
 			default:
 				return s.Err()
@@ -55,6 +56,13 @@ func printStatus(w io.Writer, s agent.Status) {
 		fmt.Fprintf(w, "%-12s %s\n", name, oneline.Text(fmt.Sprintf(format, args...)))
 	}
 	stamp := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+	if j := s.Join; j != nil {
+		row("joining", "waiting for approval of %s", j.RequestID)
+		if j.TokenID != "" {
+			row("token", "%s", j.TokenID)
+		}
+		return
+	}
 	if id := s.Identity; id != nil {
 		row("node", "%s", id.NodeID)
 		row("site", "%s", id.Site)

@@ -1,0 +1,147 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/better-compute/bcd/agent/session"
+	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
+	"github.com/better-compute/bcd/identity"
+	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/signing"
+	"github.com/better-compute/bcd/tpmkey"
+)
+
+// callTimeout bounds one call to the gateway.
+const callTimeout = 30 * time.Second
+
+// clockWarning is the difference between the two clocks from which a person should know.
+const clockWarning = 30 * time.Second
+
+// attempt connects, makes the key and the request where there are none yet, sends the request and takes the answer. A
+// verified deferral is a [deferredError].
+func (j *joiner) attempt(ctx context.Context) (JoinResult, error) {
+	dialCtx, dialed := j.within(ctx)
+	defer dialed()
+	client, err := j.dial(dialCtx, j.gateway(nil), nil)
+	if err != nil {
+		return JoinResult{}, err
+	}
+	defer client.Close()
+	if j.join == nil {
+		if done, err := j.begin(ctx); err != nil || done.Already {
+			return done, err
+		}
+	}
+	callCtx, called := j.within(ctx)
+	defer called()
+	request, err := j.request(callCtx, client)
+	if err != nil {
+		return JoinResult{}, err
+	}
+	response, err := client.Join(callCtx, request)
+	if err != nil {
+		// A refusal is an answer. Anything else may have lost one.
+		j.sent = j.sent || !fault.Is(err, fault.AccessDenied)
+		return JoinResult{}, err
+	}
+	return j.take(request, response)
+}
+
+// within bounds one step of an attempt. A peer that accepts and stays silent must not outlast patience by much.
+func (j *joiner) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, min(callTimeout, j.patience(j.clock.Local())))
+}
+
+// begin takes the lock and makes the key and the request, or finds those of an earlier try, with room for the answer.
+func (j *joiner) begin(ctx context.Context) (JoinResult, error) {
+	if done, err := j.lock(); err != nil || done.Already {
+		return done, err
+	}
+	join, err := j.store.BeginJoin(ctx, identity.JoinParams{Attestor: j.options.Attestor, Role: j.options.Role, TokenID: j.attestor.tokenID()})
+	if err != nil {
+		return JoinResult{}, err
+	}
+	j.join, j.sent = join, join.Resumed()
+	if err := join.Reserve(); err != nil {
+		if !join.Resumed() {
+			join.Abandon() // nothing was sent
+			j.join = nil
+		}
+		return JoinResult{}, err
+	}
+	j.sayResumed(ctx)
+	return JoinResult{}, nil
+}
+
+// request builds and signs the request around the join's CSR.
+func (j *joiner) request(ctx context.Context, client *session.Client) (*daemonv1.JoinRequest, error) {
+	body := &daemonv1.JoinRequestBody{
+		Csr:          j.join.CSR(),
+		Claims:       j.claims,
+		Role:         j.options.Role,
+		Site:         j.cfg.Site,
+		NodeId:       j.options.NodeID,
+		Protocol:     session.Protocol,
+		AgentVersion: j.version,
+	}
+	if err := j.attestor.prove(ctx, client, body); err != nil {
+		return nil, err
+	}
+	b, err := proto.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the request: %w", err)
+	}
+	sig, err := signing.Sign(j.join.Key(), signing.JoinRequest, b)
+	if err != nil {
+		return nil, err
+	}
+	return &daemonv1.JoinRequest{Body: b, Sig: sig}, nil
+}
+
+// take verifies an answer, in the protocol's order, and commits the identity that it makes.
+func (j *joiner) take(request *daemonv1.JoinRequest, response *daemonv1.JoinResponse) (JoinResult, error) {
+	if err := verifyAnswer(signing.JoinResponse, response.GetBody(), response.GetSig(), j.signingPins(nil)); err != nil {
+		return JoinResult{}, err
+	}
+	var body daemonv1.JoinResponseBody
+	if err := proto.Unmarshal(response.GetBody(), &body); err != nil {
+		return JoinResult{}, unparsable(err)
+	}
+	want := identity.Expectation{
+		CSR: j.join.CSR(), RequestSHA256: sha256.Sum256(request.GetBody()), Role: j.options.Role, Site: j.cfg.Site, NodeID: j.options.NodeID,
+	}
+	if d := body.GetDeferral(); d != nil {
+		return JoinResult{}, j.deferred(d, body.GetRequestSha256(), want)
+	}
+	id, err := identity.Check(admissionOf(body.GetAdmission(), body.GetRequestSha256(), body.GetServerTimeUnixMs(), body.GetNextPins()), want)
+	if err != nil {
+		return JoinResult{}, err
+	}
+	j.clock.Signed(id.IssuedAt)
+	if err := j.join.Accept(id); err != nil {
+		return JoinResult{}, fmt.Errorf("cannot keep the identity: %w", err)
+	}
+	result := JoinResult{NodeID: id.NodeID, Key: string(tpmkey.KindOf(j.join.Key()))}
+	if offset, known := j.clock.Offset(); known && offset.Abs() > clockWarning {
+		result.ClockOffset = offset
+	}
+	return result, nil
+}
+
+// unparsable is a signed answer that this version cannot read.
+func unparsable(err error) error {
+	return fault.New(fault.Verification, "upgrade bcd or the control plane", "the signed answer does not parse: %w", err)
+}
+
+// dial connects within the time of one call.
+func (a *Agent) dial(ctx context.Context, g session.Gateway, certificate *tls.Certificate) (*session.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return session.Dial(ctx, g, certificate)
+}
