@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -38,6 +39,11 @@ type Session struct {
 	stream grpc.BidiStreamingClient[daemonv1.AgentFrame, daemonv1.GatewayFrame]
 	cancel context.CancelCauseFunc
 	now    func() time.Time
+
+	// out has room for one frame, so that a heartbeat is due to nobody while another frame waits for the gateway to read.
+	out chan *daemonv1.AgentFrame
+	// sending guards the stream's sending side: one goroutine at a time may send on it or close it.
+	sending sync.Mutex
 }
 
 // Goodbye is how a gateway ends a session.
@@ -116,7 +122,7 @@ func (c *Client) open(ctx context.Context, hello *daemonv1.Hello) (*Session, err
 		ID:         oneline.Bounded(w.GetSessionId(), maxWord),
 		ServerTime: time.UnixMilli(w.GetServerTimeUnixMs()),
 		Heartbeat:  heartbeatInterval(w.GetHeartbeatIntervalSeconds()),
-		client:     c, stream: stream, cancel: cancel, now: c.gateway.Now,
+		client:     c, stream: stream, cancel: cancel, now: c.gateway.Now, out: make(chan *daemonv1.AgentFrame, 1),
 	}, nil
 }
 
@@ -132,7 +138,8 @@ func heartbeatInterval(seconds uint32) time.Duration {
 // It never returns nil. Frames go to handle, one at a time, in order; heartbeats are the session's own.
 func (s *Session) Run(ctx context.Context, handle func(*daemonv1.GatewayFrame) error) error {
 	frames := make(chan *daemonv1.GatewayFrame)
-	lost := make(chan error, 1)
+	lost := make(chan error, 2)
+	go s.sendAll(lost)
 	go func() {
 		for {
 			f, err := s.stream.Recv()
@@ -173,28 +180,58 @@ func (s *Session) Run(ctx context.Context, handle func(*daemonv1.GatewayFrame) e
 		case <-silence.C:
 			return fault.New(fault.Unreachable, hintReach, "the gateway sent nothing for %s", patience)
 		case <-beat.C:
-			if err := s.Send(&daemonv1.AgentFrame{Frame: &daemonv1.AgentFrame_Heartbeat{Heartbeat: &daemonv1.Heartbeat{TimeUnixMs: s.now().UnixMilli()}}}); err != nil {
-				return err
+			select {
+			case s.out <- &daemonv1.AgentFrame{Frame: &daemonv1.AgentFrame_Heartbeat{Heartbeat: &daemonv1.Heartbeat{TimeUnixMs: s.now().UnixMilli()}}}:
+			default: // what waits to be sent is as good a sign of life
 			}
 		}
 	}
 }
 
-// Send sends one frame. It is not safe for concurrent use.
-func (s *Session) Send(f *daemonv1.AgentFrame) error {
-	err := s.stream.Send(f)
-	if errors.Is(err, io.EOF) {
-		return nil // the stream has ended; Recv says why
+// Send hands one frame to [Session.Run], which sends frames in the order in which it got them. It returns when Run took it,
+// when ctx ends or when the session does; then the frame may be lost. It may be called by many goroutines at once.
+func (s *Session) Send(ctx context.Context, f *daemonv1.AgentFrame) error {
+	if s.stream.Context().Err() != nil {
+		return context.Cause(s.stream.Context())
 	}
-	if err != nil {
-		return s.client.lostError(err)
+	select {
+	case s.out <- f:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-s.stream.Context().Done():
+		return context.Cause(s.stream.Context())
 	}
-	return nil
+}
+
+// sendAll sends what is handed to the session until the stream ends. A gateway that does not read holds up nothing else.
+func (s *Session) sendAll(lost chan<- error) {
+	for {
+		select {
+		case f := <-s.out:
+			s.sending.Lock()
+			err := s.stream.Send(f)
+			s.sending.Unlock()
+			if err == nil {
+				continue
+			}
+			if !errors.Is(err, io.EOF) { // the stream has ended; Recv says why
+				lost <- err
+			}
+			return
+		case <-s.stream.Context().Done():
+			return
+		}
+	}
 }
 
 // Close ends the session and its connection. It may be called twice.
 func (s *Session) Close() {
-	_ = s.stream.CloseSend()
+	// A frame that the gateway does not read must not keep the session from its end.
+	if s.sending.TryLock() {
+		_ = s.stream.CloseSend()
+		s.sending.Unlock()
+	}
 	s.cancel(errClosed)
 	_ = s.client.Close()
 }

@@ -229,3 +229,82 @@ func TestSessionEndsWithItsContext(t *testing.T) {
 	s.Close() // twice is no error
 	<-ended
 }
+
+// Many goroutines send beside the heartbeats; each frame arrives once and whole.
+func TestFramesOfManyGoroutinesAreSent(t *testing.T) {
+	got := make(chan *daemonv1.AgentFrame, 1000)
+	s, err := open(t, func(stream daemonv1.NodeGateway_SessionServer) error {
+		if err := stream.Send(welcome(0)); err != nil {
+			return err
+		}
+		for {
+			f, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			got <- f
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Heartbeat = 20 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _ = s.Run(ctx, nil) }()
+	const each, senders = 20, 8
+	for sender := range senders {
+		go func() {
+			for i := range each {
+				body := []byte(strings.Repeat(string(rune('a'+sender)), 1+i))
+				if err := s.Send(ctx, &daemonv1.AgentFrame{Frame: &daemonv1.AgentFrame_Vouch{Vouch: &daemonv1.Vouch{Body: body}}}); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	last := map[byte]int{}
+	for n := 0; n < each*senders; {
+		body := (<-got).GetVouch().GetBody()
+		if len(body) == 0 {
+			continue // Hello or a heartbeat
+		}
+		if n++; len(body) != last[body[0]]+1 {
+			t.Fatalf("%q after one of %d", body, last[body[0]])
+		}
+		last[body[0]] = len(body)
+	}
+}
+
+// A gateway that reads nothing stops what is sent, not the session's own end.
+func TestAGatewayThatDoesNotReadIsLeft(t *testing.T) {
+	s, err := open(t, func(stream daemonv1.NodeGateway_SessionServer) error {
+		if err := stream.Send(welcome(0)); err != nil {
+			return err
+		}
+		<-stream.Context().Done()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Heartbeat = 100 * time.Millisecond
+	sent := make(chan error, 1)
+	go func() {
+		for {
+			f := &daemonv1.AgentFrame{Frame: &daemonv1.AgentFrame_Vouch{Vouch: &daemonv1.Vouch{Body: make([]byte, 256<<10)}}}
+			if err := s.Send(context.Background(), f); err != nil {
+				sent <- err
+				return
+			}
+		}
+	}()
+	if err := s.Run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "sent nothing for") {
+		t.Errorf("ended with %v", err)
+	}
+	s.Close()
+	<-sent
+	if err := s.Send(t.Context(), &daemonv1.AgentFrame{}); err == nil {
+		t.Error("sent on a closed session")
+	}
+}
