@@ -2,9 +2,12 @@ package joinservice
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
+	"time"
 
+	"github.com/better-compute/bcd/controlplane/events"
 	"github.com/better-compute/bcd/controlplane/store"
 )
 
@@ -32,11 +35,14 @@ func findLeaf(tx *store.Tx, leaf *x509.Certificate) (store.Cert, store.Node, err
 }
 
 // checkLeaf reports why a certificate of the node is no identity at the transaction's time.
-func checkLeaf(tx *store.Tx, c store.Cert, n store.Node) error {
+func checkLeaf(tx *store.Tx, c store.Cert, n store.Node) error { return checkLeafWithin(tx, c, n, 0) }
+
+// checkLeafWithin is checkLeaf that takes a certificate for some time after its end.
+func checkLeafWithin(tx *store.Tx, c store.Cert, n store.Node, after time.Duration) error {
 	switch {
 	case !c.RevokedAt.IsZero():
 		return Refuse(reasonRevoked)
-	case !tx.Now().Before(c.NotAfter):
+	case !tx.Now().Before(c.NotAfter.Add(after)):
 		return Refuse(reasonExpired)
 	case c.Generation != n.IdentityGeneration:
 		return Refuse(reasonGeneration)
@@ -52,4 +58,38 @@ func markUsed(tx *store.Tx, c store.Cert) error {
 		return nil
 	}
 	return tx.MarkCertUsed(c.Serial)
+}
+
+// nextCert is the row of the certificate that follows a leaf: it keeps what the leaf says of the machine.
+func nextCert(leaf store.Cert, spkiSHA256, csrSHA256 [sha256.Size]byte) store.Cert {
+	return store.Cert{
+		NodeID: leaf.NodeID, Generation: leaf.Generation, Role: leaf.Role, SPKISHA256: spkiSHA256, CSRSHA256: csrSHA256,
+		AllowedKinds: leaf.AllowedKinds, Statements: leaf.Statements, MaxLifetime: leaf.MaxLifetime, Predecessor: leaf.Serial,
+	}
+}
+
+// successorsOf returns the certificate that followed a leaf for the CSR, and one in use that followed it for another; nil is
+// none.
+func successorsOf(tx *store.Tx, leaf store.Cert, csrSHA256 [sha256.Size]byte) (same, inUse *store.Cert, err error) {
+	all, err := tx.Successors(leaf.Serial)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range all {
+		switch c := &all[i]; {
+		case c.CSRSHA256 == csrSHA256:
+			same = c
+		case !c.FirstUsedAt.IsZero():
+			inUse = c
+		}
+	}
+	return same, inUse, nil
+}
+
+// tellForked reports that a leaf whose successor is in use got another one.
+func tellForked(tx *store.Tx, n store.Node, leaf store.Cert, inUse *store.Cert, forked string) error {
+	if inUse == nil {
+		return nil
+	}
+	return tx.Publish(n.TenantID, events.RenewForked{NodeID: n.ID, Serial: leaf.Serial, Successor: inUse.Serial, Forked: forked})
 }

@@ -5,8 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"errors"
-	"strings"
-	"time"
 
 	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
 	joinv1 "github.com/better-compute/bcd/api/join/v1"
@@ -15,39 +13,22 @@ import (
 	"github.com/better-compute/bcd/internal/signing"
 )
 
-const (
-	// clientTimeWithin is how far a renewal's client time may be from ours.
-	clientTimeWithin = 60 * time.Second
-	// proofsKept is how long a used proof is remembered. It covers the whole span in which client_time is good.
-	proofsKept = 120 * time.Second
-)
-
-// statementTPMAK begins the statement that names a TPM's attestation key.
-const statementTPMAK = "urn:bc:tpm-ak:"
-
 // renewal is one call of Renew.
 type renewal struct {
 	peer *x509.Certificate // of the TLS connection; nil is none
-	leaf *x509.Certificate // presented; nil where it does not parse
+	// proof is by the key of the certificate that is presented.
+	proof proof
 	// csrDER is judged last, after the caller has proved its key.
-	csrDER     []byte
-	csrSHA256  [sha256.Size]byte
-	clientTime time.Time
-	popSig     []byte
-	attested   *daemonv1.KeyAttestation
-	// pop is what popSig signs, once the node is known.
-	pop []byte
-	csr *x509.CertificateRequest
+	csrDER   []byte
+	attested *daemonv1.KeyAttestation
+	csr      *x509.CertificateRequest
 }
 
 func parseRenewal(in *joinv1.RenewRequest) *renewal {
 	req := in.GetRequest()
 	r := &renewal{
-		csrDER: req.GetCsr(), csrSHA256: digestOf(req.GetCsr()), clientTime: time.UnixMilli(req.GetClientTimeUnixMs()),
-		popSig: req.GetPopSig(), attested: req.GetKeyAttestation(),
-	}
-	if chain := req.GetChain(); len(chain) > 0 {
-		r.leaf, _ = x509.ParseCertificate(chain[0]) // nil is no certificate of ours
+		proof:  newProof(signing.RenewPoP, req.GetChain(), digestOf(req.GetCsr()), req.GetClientTimeUnixMs(), req.GetPopSig()),
+		csrDER: req.GetCsr(), attested: req.GetKeyAttestation(),
 	}
 	r.peer, _ = x509.ParseCertificate(in.GetPeer().GetCertificate())
 	return r
@@ -90,12 +71,7 @@ func (s *Service) renew(ctx context.Context, r *renewal) (*daemonv1.RenewRespons
 	if found.before != nil {
 		cert = *found.before
 	} else {
-		cert = store.Cert{
-			NodeID: found.node.ID, Generation: found.leaf.Generation, Role: found.leaf.Role,
-			SPKISHA256: sha256.Sum256(r.csr.RawSubjectPublicKeyInfo), CSRSHA256: r.csrSHA256,
-			AllowedKinds: found.leaf.AllowedKinds, Statements: found.leaf.Statements, MaxLifetime: found.leaf.MaxLifetime,
-			Predecessor: found.leaf.Serial,
-		}
+		cert = nextCert(found.leaf, sha256.Sum256(r.csr.RawSubjectPublicKeyInfo), r.proof.csrSHA256)
 		if err := s.issue(&cert, found.node.SiteID, r.csr); err != nil {
 			return nil, err
 		}
@@ -116,15 +92,12 @@ func (s *Service) renew(ctx context.Context, r *renewal) (*daemonv1.RenewRespons
 	if err != nil {
 		return nil, err
 	}
-	return s.signRenew(r.pop, s.admission(found.node, cert))
+	return s.signRenew(r.proof.payload(found.node.ID), s.admission(found.node, cert))
 }
 
 // check runs the checks in their order. It only reads.
 func (r *renewal) check(tx *store.Tx) (*renewed, error) {
-	if r.leaf == nil {
-		return nil, Refuse(reasonUnknown)
-	}
-	leaf, node, err := findLeaf(tx, r.leaf)
+	leaf, node, err := r.proof.find(tx)
 	if err != nil {
 		return nil, err
 	}
@@ -140,19 +113,8 @@ func (r *renewal) check(tx *store.Tx) (*renewed, error) {
 }
 
 func (r *renewal) checkProof(tx *store.Tx, leaf store.Cert, node store.Node) (*renewed, error) {
-	r.pop = signing.PoP(r.csrSHA256, r.clientTime, node.ID)
-	if signing.Verify(r.leaf.PublicKey, signing.RenewPoP, r.pop, r.popSig) != nil {
-		return nil, Refuse("pop")
-	}
-	if tx.Now().Sub(r.clientTime).Abs() > clientTimeWithin {
-		return nil, Refuse("client-time")
-	}
-	used, err := tx.ProofUsed(signing.RenewPoP.Digest(r.pop), proofsKept)
-	if err != nil {
+	if err := r.proof.check(tx, node); err != nil {
 		return nil, err
-	}
-	if used {
-		return nil, Refuse("replay")
 	}
 	if err := checkLeaf(tx, leaf, node); err != nil {
 		return nil, err
@@ -160,12 +122,8 @@ func (r *renewal) checkProof(tx *store.Tx, leaf store.Cert, node store.Node) (*r
 	if err := r.checkPeer(tx, node); err != nil {
 		return nil, err
 	}
-	// The statements come from the leaf, never from the CSR. No attestation can be checked, so none is good enough: the
-	// certificate is not renewed without its statement.
-	for _, statement := range leaf.Statements {
-		if strings.HasPrefix(statement, statementTPMAK) {
-			return nil, Refuse("key-attestation-missing")
-		}
+	if err := checkKeyAttestation(leaf, r.attested); err != nil {
+		return nil, err
 	}
 	return r.checkCSR(tx, leaf, node)
 }
@@ -196,18 +154,9 @@ func (r *renewal) checkCSR(tx *store.Tx, leaf store.Cert, node store.Node) (*ren
 		return nil, Refuse("csr")
 	}
 	r.csr = csr
-	successors, err := tx.Successors(leaf.Serial)
-	if err != nil {
-		return nil, err
-	}
 	found := &renewed{leaf: leaf, node: node}
-	for i := range successors {
-		switch c := &successors[i]; {
-		case c.CSRSHA256 == r.csrSHA256:
-			found.before = c
-		case !c.FirstUsedAt.IsZero():
-			found.successor = c
-		}
+	if found.before, found.successor, err = successorsOf(tx, leaf, r.proof.csrSHA256); err != nil {
+		return nil, err
 	}
 	if found.before != nil {
 		return found, checkLeaf(tx, *found.before, node)
@@ -223,7 +172,7 @@ func (r *renewal) checkCSR(tx *store.Tx, leaf store.Cert, node store.Node) (*ren
 
 // record writes a renewal. A repeat writes only its proof.
 func (r *renewal) record(tx *store.Tx, found *renewed, cert store.Cert) error {
-	if err := tx.UseProof(signing.RenewPoP.Digest(r.pop), proofsKept); err != nil {
+	if err := tx.UseProof(r.proof.digest(found.node.ID), proofsKept); err != nil {
 		return err
 	}
 	if found.before != nil {
@@ -235,12 +184,7 @@ func (r *renewal) record(tx *store.Tx, found *renewed, cert store.Cert) error {
 	if err := tx.InsertCert(cert); err != nil {
 		return err
 	}
-	if found.successor == nil {
-		return nil
-	}
-	return tx.Publish(found.node.TenantID, events.RenewForked{
-		NodeID: found.node.ID, Serial: found.leaf.Serial, Successor: found.successor.Serial, Forked: cert.Serial,
-	})
+	return tellForked(tx, found.node, found.leaf, found.successor, cert.Serial)
 }
 
 // tellRenew publishes a refused renewal, if its kind is not over its limit.
@@ -249,7 +193,7 @@ func (s *Service) tellRenew(ctx context.Context, r *renewal, refused *refusal) {
 	s.publish(ctx, k, func(suppressed int64) events.Payload {
 		return events.RenewRefused{
 			Reason: refused.reason, NodeID: refused.node, Serial: refused.serial,
-			CSRSHA256: digestText(r.csrSHA256), Suppressed: suppressed,
+			CSRSHA256: digestText(r.proof.csrSHA256), Suppressed: suppressed,
 		}
 	})
 }
