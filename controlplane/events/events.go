@@ -74,6 +74,7 @@ type JoinTokenCreated struct {
 type JoinTokenRevoked struct {
 	TokenID   string `json:"tokenId"`
 	PoolID    string `json:"poolId,omitempty"`
+	SiteID    string `json:"siteId,omitempty"`
 	RevokedBy string `json:"revokedBy"`
 }
 

@@ -64,8 +64,9 @@ func (tx *Tx) APIKeys(tenantID string, inactive bool, after string, limit int) (
 		return many(tx, scanAPIKey, `SELECT `+apiKeyColumns+` FROM api_keys WHERE tenant_id = ? AND id > ? ORDER BY id LIMIT ?`,
 			tenantID, after, limit)
 	}
-	return many(tx, scanAPIKey, `SELECT `+apiKeyColumns+` FROM api_keys WHERE tenant_id = ? AND id > ?
-		AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?) ORDER BY id LIMIT ?`,
+	return many(tx, scanAPIKey, `SELECT `+apiKeyColumns+` FROM api_keys WHERE id IN (
+		SELECT id FROM api_keys WHERE tenant_id = ? AND id > ? AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?)
+		ORDER BY id LIMIT ?) ORDER BY id`,
 		tenantID, after, millis(tx.now), limit)
 }
 

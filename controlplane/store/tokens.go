@@ -24,7 +24,7 @@ type Token struct {
 	ID string
 	// TenantID is the tenant that the pool (or the site) belonged to when the token was made.
 	TenantID string
-	// PoolID is empty for a site token.
+	// PoolID is empty for a site token, and for a discovery token that leaves the pool to whoever approves the machine.
 	PoolID string
 	// SiteID is the pool's site when the token was made.
 	SiteID string
@@ -39,10 +39,12 @@ type Token struct {
 	// Hosted is "kubernetes" or empty.
 	Hosted string
 	// NodeID is the node that a provisioned token is for, or empty.
-	NodeID    string
-	CreatedBy string
-	CreatedAt time.Time
-	ExpiresAt time.Time
+	NodeID string
+	// WorkflowID is the workflow that a discovery token was made for, or empty.
+	WorkflowID string
+	CreatedBy  string
+	CreatedAt  time.Time
+	ExpiresAt  time.Time
 	// RevokedAt is zero for a token that was not revoked.
 	RevokedAt time.Time
 }
@@ -53,12 +55,12 @@ func (t Token) Live(now time.Time) bool {
 }
 
 const tokenColumns = `id, tenant_id, pool_id, site_id, role, secret_sha256, max_uses, uses_left, expect, allow_reclaim,
-	hosted, node_id, created_by, created_at, expires_at, revoked_at`
+	hosted, node_id, workflow_id, created_by, created_at, expires_at, revoked_at`
 
 func scanToken(s scanner) (t Token, err error) {
 	var digest []byte
 	err = s.Scan(&t.ID, &t.TenantID, textOf{&t.PoolID}, &t.SiteID, &t.Role, &digest, &t.MaxUses, &t.UsesLeft,
-		jsonOf[*hwclaims.Expect]{&t.Expect}, &t.AllowReclaim, textOf{&t.Hosted}, textOf{&t.NodeID}, &t.CreatedBy,
+		jsonOf[*hwclaims.Expect]{&t.Expect}, &t.AllowReclaim, textOf{&t.Hosted}, textOf{&t.NodeID}, textOf{&t.WorkflowID}, &t.CreatedBy,
 		timeOf{&t.CreatedAt}, timeOf{&t.ExpiresAt}, timeOf{&t.RevokedAt})
 	if err == nil {
 		err = copyDigest(&t.SecretSHA256, digest)
@@ -78,10 +80,10 @@ func (tx *Tx) InsertToken(t Token) error {
 	}
 	return tx.insert("insert the token",
 		`INSERT INTO join_tokens (id, tenant_id, pool_id, site_id, role, secret_sha256, max_uses, uses_left, expect,
-			allow_reclaim, hosted, node_id, created_by, created_at, expires_at, revoked_at)
-		 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)`,
+			allow_reclaim, hosted, node_id, workflow_id, created_by, created_at, expires_at, revoked_at)
+		 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)`,
 		t.ID, t.TenantID, nullText(t.PoolID), t.SiteID, t.Role, t.SecretSHA256[:], t.MaxUses, t.MaxUses, expect,
-		t.AllowReclaim, nullText(t.Hosted), nullText(t.NodeID), t.CreatedBy, millis(tx.now), millis(t.ExpiresAt))
+		t.AllowReclaim, nullText(t.Hosted), nullText(t.NodeID), nullText(t.WorkflowID), t.CreatedBy, millis(tx.now), millis(t.ExpiresAt))
 }
 
 // Token returns a token or [ErrNotFound].
@@ -109,8 +111,9 @@ func (tx *Tx) TokensOfSite(siteID string, inactive bool, after string, limit int
 		return many(tx, scanToken, `SELECT `+tokenColumns+` FROM join_tokens WHERE site_id = ? AND pool_id IS NULL AND id > ?
 			ORDER BY id LIMIT ?`, siteID, after, limit)
 	}
-	return many(tx, scanToken, `SELECT `+tokenColumns+` FROM join_tokens WHERE site_id = ? AND pool_id IS NULL AND id > ?
-		AND revoked_at IS NULL AND expires_at > ? AND uses_left > 0 ORDER BY id LIMIT ?`,
+	return many(tx, scanToken, `SELECT `+tokenColumns+` FROM join_tokens WHERE id IN (
+		SELECT id FROM join_tokens WHERE site_id = ? AND pool_id IS NULL AND id > ? AND revoked_at IS NULL AND expires_at > ?
+		AND uses_left > 0 ORDER BY id LIMIT ?) ORDER BY id`,
 		siteID, after, millis(tx.now), limit)
 }
 

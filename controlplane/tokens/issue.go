@@ -76,26 +76,32 @@ func (s *Service) Issue(ctx context.Context, r IssueRequest) (store.Token, beare
 	}
 	secret := bearer.NewSecret()
 	var made store.Token
-	err := s.Store.Write(ctx, func(tx *store.Tx) error {
-		made = store.Token{
-			ID: tx.NewID(store.PrefixToken), Role: r.Role, SecretSHA256: secret.Digest(), MaxUses: max(1, r.MaxUses),
-			NodeID: r.NodeID, CreatedBy: r.IssuedBy, ExpiresAt: tx.Now().Add(r.TTL),
-			// The machine that a deploy installed is the node that it was before.
-			AllowReclaim: r.NodeID != "",
-		}
-		if r.MAC != "" {
-			made.Expect = &hwclaims.Expect{MAC: r.MAC}
-		}
-		if err := place(tx, &made, r); err != nil {
-			return err
-		}
-		return insert(tx, &made)
+	err := s.Store.Write(ctx, func(tx *store.Tx) (err error) {
+		made, err = issue(tx, secret, r)
+		return err
 	})
 	if err != nil {
 		return store.Token{}, bearer.Token{}, fmt.Errorf("cannot issue a join token: %w", err)
 	}
 	text, err := secret.Token(made.ID)
 	return made, text, err
+}
+
+// issue makes the token of a request that was checked.
+func issue(tx *store.Tx, secret bearer.Secret, r IssueRequest) (store.Token, error) {
+	made := store.Token{
+		ID: tx.NewID(store.PrefixToken), Role: r.Role, SecretSHA256: secret.Digest(), MaxUses: max(1, r.MaxUses),
+		NodeID: r.NodeID, CreatedBy: r.IssuedBy, ExpiresAt: tx.Now().Add(r.TTL),
+		// The machine that a deploy installed is the node that it was before.
+		AllowReclaim: r.NodeID != "",
+	}
+	if r.MAC != "" {
+		made.Expect = &hwclaims.Expect{MAC: r.MAC}
+	}
+	if err := place(tx, &made, r); err != nil {
+		return store.Token{}, err
+	}
+	return made, insert(tx, &made)
 }
 
 // place gives the token its tenant, site and pool.

@@ -13,10 +13,12 @@ const (
 	MaxPage     = 200
 )
 
-// ListRequest is what joinTokens.list takes.
+// ListRequest is what joinTokens.list and siteTokens.list take.
 type ListRequest struct {
 	TenantID string
-	PoolID   string
+	// PoolID is the pool whose tokens are listed. Without it they are those of SiteID's agents.
+	PoolID string
+	SiteID string
 	// IncludeInactive adds revoked, expired and used-up tokens.
 	IncludeInactive bool
 	// Cursor is the NextCursor of the page before, or empty.
@@ -25,14 +27,14 @@ type ListRequest struct {
 	Limit int
 }
 
-// Page is a part of a pool's tokens, oldest first.
+// Page is a part of a list of tokens, oldest first.
 type Page struct {
 	Tokens []store.Token
 	// NextCursor is empty on the last page.
 	NextCursor string
 }
 
-// List returns a page of the tokens of a pool of the tenant.
+// List returns a page of the tokens of a pool, or of a site's agents, of the tenant.
 func (s *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	limit := r.Limit
 	if limit == 0 {
@@ -48,11 +50,18 @@ func (s *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	}
 	var page Page
 	err := s.Store.Read(ctx, func(tx *store.Tx) (err error) {
-		if _, err := poolOf(tx, r.TenantID, r.PoolID); err != nil {
+		owner, tokens := r.PoolID, tx.TokensOfPool
+		if owner == "" {
+			owner, tokens = r.SiteID, tx.TokensOfSite
+			err = siteOf(tx, r.TenantID, r.SiteID)
+		} else {
+			_, err = poolOf(tx, r.TenantID, r.PoolID)
+		}
+		if err != nil {
 			return err
 		}
 		// One more than asked for tells whether there is a next page.
-		page.Tokens, err = tx.TokensOfPool(r.PoolID, r.IncludeInactive, r.Cursor, limit+1)
+		page.Tokens, err = tokens(owner, r.IncludeInactive, r.Cursor, limit+1)
 		return err
 	})
 	if err != nil {

@@ -32,8 +32,11 @@ const (
 // HostedKubernetes is the only value of a token's `hosted`.
 const HostedKubernetes = "kubernetes"
 
-// methodCreate scopes the idempotency keys.
-const methodCreate = "joinTokens.create"
+// The scopes of idempotency keys: the names of the API's methods.
+const (
+	methodCreate     = "joinTokens.create"
+	methodCreateSite = "siteTokens.create"
+)
 
 // Service makes, lists and ends tokens. All methods are safe for concurrent use.
 type Service struct {
@@ -81,24 +84,19 @@ func (s *Service) Create(ctx context.Context, identity string, r CreateRequest) 
 	if err := r.check(); err != nil {
 		return store.Token{}, bearer.Token{}, err
 	}
-	secret := bearer.NewSecret()
 	key := store.IdempotencyKey{TenantID: r.TenantID, Identity: identity, Method: methodCreate, Key: r.IdempotencyKey}
-	var made store.Token
-	var replayed bool
-	err := s.Store.Write(ctx, func(tx *store.Tx) error {
-		pool, err := poolOf(tx, r.TenantID, r.PoolID)
-		if err != nil {
-			return err
-		}
-		if made, err = replay(tx, key, r); !errors.Is(err, store.ErrNotFound) {
-			replayed = true
-			return err
-		}
-		replayed = false
+	// The lifetime and the uses are not compared: they say how much is granted, not what.
+	asked := CreateRequest{PoolID: r.PoolID, Expect: r.Expect, AllowReclaim: r.AllowReclaim, Hosted: r.Hosted}
+	var pool store.Pool
+	check := func(tx *store.Tx) (err error) {
+		pool, err = poolOf(tx, r.TenantID, r.PoolID)
+		return err
+	}
+	return s.once(ctx, key, asked, check, func(tx *store.Tx, secret bearer.Secret) (store.Token, error) {
 		if err := usable(pool); err != nil {
-			return err
+			return store.Token{}, err
 		}
-		made = store.Token{
+		made := store.Token{
 			ID: tx.NewID(store.PrefixToken), TenantID: r.TenantID, PoolID: pool.ID, SiteID: pool.SiteID,
 			Role: store.TokenNode, SecretSHA256: secret.Digest(), MaxUses: 1, Expect: r.Expect,
 			AllowReclaim: r.AllowReclaim, Hosted: r.Hosted, CreatedBy: identity, ExpiresAt: tx.Now().Add(r.TTL),
@@ -106,10 +104,26 @@ func (s *Service) Create(ctx context.Context, identity string, r CreateRequest) 
 		if r.MaxUses != nil {
 			made.MaxUses = *r.MaxUses
 		}
-		if err := insert(tx, &made); err != nil {
+		return made, insert(tx, &made)
+	})
+}
+
+// once checks what every call must find, the repeated ones too, and makes a token where the key was not used before.
+func (s *Service) once(
+	ctx context.Context, key store.IdempotencyKey, asked any,
+	check func(*store.Tx) error, create func(*store.Tx, bearer.Secret) (store.Token, error),
+) (made store.Token, _ bearer.Token, err error) {
+	secret := bearer.NewSecret()
+	var replayed bool
+	err = s.Store.Write(ctx, func(tx *store.Tx) (err error) {
+		if err := check(tx); err != nil {
 			return err
 		}
-		return tx.InsertIdempotencyKey(key, store.Idempotent{ResourceID: made.ID})
+		made, replayed, err = idempotency.Once(tx, key, asked, tx.Token, func() (store.Token, string, error) {
+			t, err := create(tx, secret)
+			return t, t.ID, err
+		})
+		return err
 	})
 	if err != nil {
 		return store.Token{}, bearer.Token{}, fmt.Errorf("cannot create a join token: %w", err)
@@ -119,31 +133,6 @@ func (s *Service) Create(ctx context.Context, identity string, r CreateRequest) 
 	}
 	text, err := secret.Token(made.ID)
 	return made, text, err
-}
-
-// replay returns the token that an earlier call with the key made. The lifetime and the uses are not compared: they say
-// how much is granted, not what.
-func replay(tx *store.Tx, key store.IdempotencyKey, r CreateRequest) (store.Token, error) {
-	first, err := tx.Idempotent(key)
-	if err != nil {
-		return store.Token{}, err
-	}
-	t, err := tx.Token(first.ResourceID)
-	if err != nil {
-		return store.Token{}, fmt.Errorf("token %q of an idempotency key: %v", first.ResourceID, err) //nolint:errorlint // not ErrNotFound: the key exists
-	}
-	if t.PoolID != r.PoolID || !sameExpect(t.Expect, r.Expect) || t.AllowReclaim != r.AllowReclaim || t.Hosted != r.Hosted {
-		return store.Token{}, fault.New(fault.Conflict, "use another idempotency key for another token",
-			"idempotency key %q was used for token %q with other values", key.Key, t.ID)
-	}
-	return t, nil
-}
-
-func sameExpect(a, b *hwclaims.Expect) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
 }
 
 // insert writes the token, its event and its audit row, and completes the record with what the database decides.

@@ -28,7 +28,7 @@ var epoch = time.Date(2026, 11, 29, 11, 6, 11, 0, time.UTC)
 
 const (
 	tenant, other     = "tn_a", "tn_b"
-	site              = "site_a"
+	site, site2       = "site_a", "site_b"
 	pool, unmanned    = "pool_a", "pool_none"
 	pool2, archived   = "pool_b", "pool_old"
 	identity, another = "key_1", "key_2"
@@ -56,7 +56,7 @@ func newWorld(t *testing.T) *world {
 	err = s.Write(t.Context(), func(tx *store.Tx) error {
 		return errors.Join(
 			tx.InsertTenant(store.Tenant{ID: tenant}), tx.InsertTenant(store.Tenant{ID: other}),
-			tx.InsertSite(store.Site{ID: site, TenantID: tenant}),
+			tx.InsertSite(store.Site{ID: site, TenantID: tenant}), tx.InsertSite(store.Site{ID: site2, TenantID: tenant}),
 			tx.InsertPool(store.Pool{ID: pool, TenantID: tenant, SiteID: site, Agent: store.AgentBCD}),
 			tx.InsertPool(store.Pool{ID: pool2, TenantID: tenant, SiteID: site, Agent: store.AgentBCD}),
 			tx.InsertPool(store.Pool{ID: unmanned, TenantID: tenant, SiteID: site, Agent: store.AgentNone}),
@@ -471,5 +471,98 @@ func TestIssue(t *testing.T) {
 	}
 	if _, _, err := w.Issue(t.Context(), tokens.IssueRequest{Role: store.TokenSite, SiteID: site, TTL: 25 * time.Hour}); !fault.Is(err, fault.InvalidArgument) {
 		t.Errorf("25 h: %v", err)
+	}
+}
+
+// Req: JT-054 JT-056
+func TestSiteTokens(t *testing.T) {
+	w := newWorld(t)
+	ask := func(change ...func(*tokens.CreateSiteRequest)) tokens.CreateSiteRequest {
+		r := tokens.CreateSiteRequest{TenantID: tenant, SiteID: site, TTL: time.Hour, IdempotencyKey: "k"}
+		for _, c := range change {
+			c(&r)
+		}
+		return r
+	}
+	made, text, err := w.CreateSite(t.Context(), identity, ask(func(r *tokens.CreateSiteRequest) { r.MaxUses = number(16) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := store.Token{
+		ID: made.ID, TenantID: tenant, SiteID: site, Role: store.TokenSite, SecretSHA256: made.SecretSHA256, MaxUses: 16, UsesLeft: 16,
+		CreatedBy: identity, CreatedAt: epoch, ExpiresAt: epoch.Add(time.Hour),
+	}
+	if diff := cmp.Diff(want, made); diff != "" || text.ID() != made.ID {
+		t.Errorf("made (-want +got):\n%s", diff)
+	}
+	// The lifetime and the uses are not compared, as those of a node token are not.
+	again, text, err := w.CreateSite(t.Context(), identity, ask())
+	if err != nil || !text.IsZero() || !cmp.Equal(again, made) {
+		t.Errorf("replay: %+v, %v", again, err)
+	}
+	// A node token's key is another.
+	if _, text, err := w.Create(t.Context(), identity, request(key("k"))); err != nil || text.IsZero() {
+		t.Errorf("the same key of joinTokens.create: %v", err)
+	}
+	for name, c := range map[string]struct {
+		code   fault.Code
+		change func(*tokens.CreateSiteRequest)
+	}{
+		"another tenant's site": {fault.NotFound, func(r *tokens.CreateSiteRequest) { r.TenantID = other }},
+		"no such site":          {fault.NotFound, func(r *tokens.CreateSiteRequest) { r.SiteID = "site_x" }},
+		"no use":                {fault.InvalidArgument, func(r *tokens.CreateSiteRequest) { r.MaxUses = number(0) }},
+		"17 uses":               {fault.InvalidArgument, func(r *tokens.CreateSiteRequest) { r.MaxUses = number(17) }},
+		"59 s":                  {fault.InvalidArgument, func(r *tokens.CreateSiteRequest) { r.TTL = 59 * time.Second }},
+		"no key":                {fault.InvalidArgument, func(r *tokens.CreateSiteRequest) { r.IdempotencyKey = "" }},
+	} {
+		if _, _, err := w.CreateSite(t.Context(), identity, ask(func(r *tokens.CreateSiteRequest) { r.IdempotencyKey = "other" }, c.change)); fault.CodeOf(err) != c.code {
+			t.Errorf("%s: %v, want %s", name, err, c.code)
+		}
+	}
+	if _, _, err := w.CreateSite(t.Context(), identity, ask(func(r *tokens.CreateSiteRequest) { r.SiteID = site2 })); !fault.Is(err, fault.Conflict) {
+		t.Errorf("the key for another site: %v", err)
+	}
+
+	// Neither list shows the other's tokens, and neither revokes them.
+	node, _ := w.create(t, key("node"))
+	for _, inactive := range []bool{false, true} {
+		page, err := w.List(t.Context(), tokens.ListRequest{TenantID: tenant, SiteID: site, IncludeInactive: inactive})
+		if err != nil || len(page.Tokens) != 1 || page.Tokens[0].ID != made.ID {
+			t.Errorf("the site's tokens: %+v, %v", page, err)
+		}
+	}
+	if _, err := w.List(t.Context(), tokens.ListRequest{TenantID: other, SiteID: site}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("list of another tenant: %v", err)
+	}
+	for name, call := range map[string]func() (store.Token, error){
+		"node token at the site":   func() (store.Token, error) { return w.RevokeSite(t.Context(), identity, tenant, site, node.ID) },
+		"site token in the pool":   func() (store.Token, error) { return w.Revoke(t.Context(), identity, tenant, pool, made.ID) },
+		"site token at another":    func() (store.Token, error) { return w.RevokeSite(t.Context(), identity, tenant, site2, made.ID) },
+		"site token of no tenant":  func() (store.Token, error) { return w.RevokeSite(t.Context(), identity, other, site, made.ID) },
+		"site token that is not":   func() (store.Token, error) { return w.RevokeSite(t.Context(), identity, tenant, site, "jt_x") },
+		"site token at an unknown": func() (store.Token, error) { return w.RevokeSite(t.Context(), identity, tenant, "site_x", made.ID) },
+	} {
+		if _, err := call(); !fault.Is(err, fault.NotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for range 2 {
+		ended, err := w.RevokeSite(t.Context(), identity, tenant, site, made.ID)
+		if err != nil || !ended.RevokedAt.Equal(epoch) {
+			t.Errorf("revoke: %+v, %v", ended, err)
+		}
+	}
+	var told []string
+	for _, e := range w.events(t) {
+		var data struct{ TokenID, PoolID, SiteID, Role string }
+		if err := json.Unmarshal(e.Data, &data); err != nil {
+			t.Fatal(err)
+		}
+		if data.TokenID == made.ID {
+			told = append(told, fmt.Sprintf("%s %s%s %s", e.Type, data.PoolID, data.SiteID, data.Role))
+		}
+	}
+	if diff := cmp.Diff([]string{"security.join-token.created site_a site", "security.join-token.revoked site_a "}, told); diff != "" {
+		t.Error(diff)
 	}
 }
