@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/better-compute/bcd/controlplane/approvals"
 	"github.com/better-compute/bcd/controlplane/nodes"
 	"github.com/better-compute/bcd/controlplane/pki"
 	"github.com/better-compute/bcd/controlplane/store"
@@ -47,6 +48,7 @@ type Options struct {
 type API struct {
 	store      store.Store
 	tokens     *tokens.Service
+	approvals  *approvals.Service
 	nodes      *nodes.Service
 	authorizer Authorizer
 	connected  func(nodeID string) bool
@@ -77,7 +79,8 @@ func New(o Options) (*API, error) {
 		return nil, fmt.Errorf("cannot make the HTTP API: %w", err)
 	}
 	return &API{
-		store: o.Store, tokens: o.Tokens, nodes: &nodes.Service{Store: o.Store}, authorizer: o.Authorizer, connected: o.Connected,
+		store: o.Store, tokens: o.Tokens, approvals: &approvals.Service{Store: o.Store}, nodes: &nodes.Service{Store: o.Store},
+		authorizer: o.Authorizer, connected: o.Connected,
 		document: d, basePath: o.BasePath, log: o.Log,
 	}, nil
 }
@@ -159,6 +162,9 @@ var methods = map[string]method{
 	"joinTokens.create":    handle((*API).createJoinToken),
 	"joinTokens.list":      handle((*API).listJoinTokens),
 	"joinTokens.revoke":    handle((*API).revokeJoinToken),
+	"joinRequests.list":    handle((*API).listJoinRequests),
+	"joinRequests.approve": handle((*API).approveJoinRequest),
+	"joinRequests.reject":  handle((*API).rejectJoinRequest),
 	"nodes.list":           handle((*API).listNodes),
 	"nodes.get":            handle((*API).getNode),
 	"nodes.adopt":          handle((*API).adoptNode),

@@ -67,7 +67,8 @@ var mayImport = map[string][]string{
 	"controlplane/acceptance": {"controlplane/events", "controlplane/store"},
 	"controlplane/nodes":      {"controlplane/acceptance", "controlplane/events", "controlplane/store", "internal/fault"},
 	"controlplane/httpapi": {
-		"controlplane/events", "controlplane/nodes", "controlplane/pki", "controlplane/store", "controlplane/tokens", "hwclaims", "internal/fault", "internal/pin",
+		"controlplane/approvals", "controlplane/events", "controlplane/nodes", "controlplane/pki", "controlplane/store", "controlplane/tokens",
+		"hwclaims", "internal/fault", "internal/pin",
 	},
 	"controlplane/httpapi/client": {"controlplane/httpapi", "internal/fault"},
 	"controlplane": {
