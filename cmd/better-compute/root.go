@@ -61,6 +61,7 @@ Exit status: 0 done; 1 failed; 2 wrong usage; 75 temporary, try again; 77 refuse
 		serveCommand(env),
 		devCommand(env),
 		joinTokensCommand(env),
+		joinRequestsCommand(env),
 		nodesCommand(env),
 		eventsCommand(env),
 		versionCommand(env),
