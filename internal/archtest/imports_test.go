@@ -99,6 +99,7 @@ var homes = []struct {
 	{"google.golang.org/grpc/", []string{"agent/session", "api/", "controlplane", "controlplane/"}, "only the session and the control plane speak gRPC"},
 	{"github.com/go-jose/", []string{"seal"}, "JOSE lives in seal"},
 	{"github.com/spf13/cobra", []string{"cmd/bcd", "cmd/better-compute"}, "flags live in cmd"},
+	{"github.com/getkin/kin-openapi/", nil, "it is for the tests of the API's document"},
 	{"github.com/ebitengine/purego", []string{"hwclaims", "hwclaims/"}, "NVML is the only library that is loaded at run time"},
 	{"testing", []string{"tpmkey/tpmkeytest", "controlplane/controlplanetest"}, "test helpers live in <package>test packages"},
 	{"log", nil, "log with the injected slog.Logger"},
