@@ -91,7 +91,11 @@ func (n *node) openSession(ctx context.Context) (*liveSession, error) {
 	}
 	n.clock.Hint(s.ServerTime)
 	l := &liveSession{Session: s, id: id, opened: n.clock.Local(), ended: make(chan error, 1), cancel: cancel}
-	go func() { l.ended <- s.Run(ctx, n.ignoring()) }()
+	acks := make(chan *daemonv1.VouchAck, 1)
+	go func() { l.ended <- s.Run(ctx, n.handling(acks)) }()
+	if n.board.vouches != nil {
+		go n.sendVouches(ctx, l, key, acks)
+	}
 	n.log.InfoContext(ctx, "open session", "session", s.ID, "node", id.NodeID, certificateAttrs(id))
 	n.board.update(func(st *Status) {
 		if st.State != Connected {
@@ -119,7 +123,24 @@ func (n *node) hello(ctx context.Context, id *identity.Identity) *daemonv1.Hello
 	return h
 }
 
-// ignoring returns what takes the frames of one session's gateway: this version knows none. It says so once for each
+// handling returns what takes the frames of one session's gateway. Answers to vouches go to acks; one that nobody waits for
+// is dropped.
+func (n *node) handling(acks chan<- *daemonv1.VouchAck) func(*daemonv1.GatewayFrame) error {
+	ignore := n.ignoring()
+	return func(f *daemonv1.GatewayFrame) error {
+		ack := f.GetVouchAck()
+		if ack == nil || n.board.vouches == nil {
+			return ignore(f)
+		}
+		select {
+		case acks <- ack:
+		default:
+		}
+		return nil
+	}
+}
+
+// ignoring returns what takes the frames that this version does not know. It says so once for each
 // kind, so that a gateway cannot fill the log.
 func (n *node) ignoring() func(*daemonv1.GatewayFrame) error {
 	said := map[string]bool{}
@@ -138,6 +159,8 @@ func frameKind(f *daemonv1.GatewayFrame) string {
 		return "command"
 	case *daemonv1.GatewayFrame_ResultAck:
 		return "result_ack"
+	case *daemonv1.GatewayFrame_VouchAck:
+		return "vouch_ack"
 	case *daemonv1.GatewayFrame_Welcome:
 		return "welcome"
 	default:

@@ -14,13 +14,16 @@ import (
 	"github.com/better-compute/bcd/tpmkey"
 )
 
-// Run is the daemon: it holds the node's session and renews its certificate until ctx ends, which is no error.
+// Run is a node's daemon: it holds the node's session and renews its certificate until ctx ends, which is no error.
 //
 // Nothing that a gateway says ends it. A node that is refused, or whose certificate expired, parks: it stays up, says
 // why, tries again slowly, and holds no lock meanwhile, so that an operator can join the machine again beside it.
 func (a *Agent) Run(ctx context.Context, notify Notifier) error {
+	return a.runDaemon(ctx, &board{}, notify)
+}
+
+func (a *Agent) runDaemon(ctx context.Context, b *board, notify Notifier) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	b := &board{}
 	b.update(func(s *Status) {
 		s.Version, s.PID, s.State, s.Since = a.version, os.Getpid(), Connecting, a.clock.Local()
 	})
@@ -104,6 +107,9 @@ func (a *Agent) runUnlocked(ctx context.Context, b *board, notify Notifier, star
 		return stillWaits(p, err)
 	}
 	if err != nil {
+		return err
+	}
+	if err := b.runs(id.Role); err != nil {
 		return err
 	}
 	if tpmkey.KindOf(key) == tpmkey.KindTPM {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -53,6 +54,8 @@ type Status struct {
 	Renewal  *RenewalStatus  `json:"renewal,omitempty"`
 	// ClockOffset is the control plane's clock minus this machine's, in milliseconds; absent while it is unknown.
 	ClockOffset *int64 `json:"clock_offset_ms,omitempty"`
+	// VouchesWaiting is how many vouches the control plane has not recorded yet; absent on a node.
+	VouchesWaiting *int `json:"vouches_waiting,omitempty"`
 }
 
 // Err returns nil for a daemon that is connected, else what keeps it from it: a refusal where it is parked, and something
@@ -131,8 +134,10 @@ func identityStatus(id *identity.Identity, key crypto.Signer) *IdentityStatus {
 	}
 }
 
-// board holds the daemon's status for whoever asks.
+// board is what the status socket is about, for as long as the daemon runs: the daemon's status, and a site agent's vouches.
 type board struct {
+	vouches *vouches // nil on a node
+
 	mu sync.Mutex
 	s  Status
 }
@@ -183,8 +188,15 @@ func (a *Agent) serveStatus(ctx context.Context, b *board) error {
 			ms := offset.Milliseconds()
 			s.ClockOffset = &ms
 		}
+		if b.vouches != nil {
+			waiting := b.vouches.count()
+			s.VouchesWaiting = &waiting
+		}
 		_ = json.NewEncoder(w).Encode(s)
 	})
+	if b.vouches != nil {
+		mux.HandleFunc("POST "+vouchPath, b.takeVouch)
+	}
 	server := &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 4 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	go func() {
 		<-ctx.Done()
@@ -200,23 +212,9 @@ func (a *Agent) serveStatus(ctx context.Context, b *board) error {
 func QueryStatus(ctx context.Context, socket string) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	client := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		},
-	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://bcd"+statusPath, nil)
+	resp, err := askDaemon(ctx, socket, http.MethodGet, statusPath, nil)
 	if err != nil {
 		return Status{}, err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		hint := "start it: systemctl start bcd"
-		if errors.Is(err, fs.ErrPermission) {
-			hint = "run the command as root"
-		}
-		return Status{}, fault.New(fault.Unreachable, hint, "cannot ask the daemon at %q: %w", socket, errors.Unwrap(err))
 	}
 	defer resp.Body.Close()
 	var s Status
@@ -224,4 +222,27 @@ func QueryStatus(ctx context.Context, socket string) (Status, error) {
 		return Status{}, fmt.Errorf("cannot read the daemon's status: %w", err)
 	}
 	return s, nil
+}
+
+// askDaemon asks the daemon that listens on a status socket. One that does not run is a [fault.Unreachable] error.
+func askDaemon(ctx context.Context, socket, method, path string, body io.Reader) (*http.Response, error) {
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, method, "http://bcd"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		hint := "start it: systemctl start bcd"
+		if errors.Is(err, fs.ErrPermission) {
+			hint = "run the command as root"
+		}
+		return nil, fault.New(fault.Unreachable, hint, "cannot ask the daemon at %q: %w", socket, errors.Unwrap(err))
+	}
+	return resp, nil
 }
