@@ -10,7 +10,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
-	"github.com/better-compute/bcd/controlplane/httpapi"
+	"github.com/better-compute/bcd/controlplane/apikeys"
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/internal/fault"
 	"github.com/better-compute/bcd/internal/statefile"
@@ -130,7 +130,7 @@ func makeAdmin(ctx context.Context, db store.Store, dir *statefile.Dir, root, ur
 // writeAdmin returns the digest of a fresh key that is in admin.toml. A file that a crash left without its digest is
 // replaced: nobody can have used its key.
 func writeAdmin(dir *statefile.Dir, url string) (digest [sha256.Size]byte, err error) {
-	bearer, digest := httpapi.NewAPIKey()
+	bearer, digest := apikeys.New()
 	text, err := toml.Marshal(admin{URL: url, APIKey: bearer})
 	if err != nil {
 		return digest, err

@@ -182,7 +182,7 @@ func (s *Server) build() (err error) {
 		Poll: s.o.JoinPoll, Sleep: s.o.JoinSleep, Now: s.o.Now, Log: s.o.Log,
 	}
 	ao := httpapi.Options{
-		Store: s.store, Tokens: s.tokens, BasePath: s.config.BasePath, Version: s.o.Version, Log: s.o.Log,
+		Store: s.store, RootTenant: s.config.RootTenant, Tokens: s.tokens, BasePath: s.config.BasePath, Version: s.o.Version, Log: s.o.Log,
 	}
 	if !s.o.WithoutJoinKeys {
 		jo.Keys = joinservice.KeysOf(s.bundle)

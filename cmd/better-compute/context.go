@@ -160,7 +160,7 @@ func (t *target) connectPool(c *cobra.Command, env Env) (*client.Client, error) 
 
 func soleTenant(ctx context.Context, api *client.Client) (string, error) {
 	var tenants httpapi.List[httpapi.Tenant]
-	if err := api.Call(ctx, "tenants.list", httpapi.ListTenants{}, &tenants); err != nil {
+	if err := api.Call(ctx, "tenants.list", httpapi.ListTenants{Own: true}, &tenants); err != nil {
 		return "", fmt.Errorf("cannot find the tenant: %w", err)
 	}
 	if len(tenants.Items) != 1 {
@@ -171,7 +171,7 @@ func soleTenant(ctx context.Context, api *client.Client) (string, error) {
 
 func solePool(ctx context.Context, api *client.Client, tenant string) (string, error) {
 	var pools httpapi.List[httpapi.Pool]
-	if err := api.Call(ctx, "pools.list", httpapi.ListInTenant{TenantID: tenant}, &pools); err != nil {
+	if err := api.Call(ctx, "pools.list", httpapi.ListPools{TenantID: tenant}, &pools); err != nil {
 		return "", fmt.Errorf("cannot find the pool: %w", err)
 	}
 	if len(pools.Items) != 1 {

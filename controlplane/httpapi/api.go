@@ -11,10 +11,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/better-compute/bcd/controlplane/apikeys"
 	"github.com/better-compute/bcd/controlplane/approvals"
 	"github.com/better-compute/bcd/controlplane/nodes"
 	"github.com/better-compute/bcd/controlplane/pki"
 	"github.com/better-compute/bcd/controlplane/store"
+	"github.com/better-compute/bcd/controlplane/tenancy"
 	"github.com/better-compute/bcd/controlplane/tokens"
 	"github.com/better-compute/bcd/internal/fault"
 )
@@ -26,6 +28,8 @@ const DefaultBasePath = "/api/compute"
 type Options struct {
 	// Store holds what the API shows. Required.
 	Store store.Store
+	// RootTenant is the id of the tenant that the platform itself is. Required.
+	RootTenant string
 	// Tokens makes and ends join tokens. Required.
 	Tokens *tokens.Service
 	// Authorizer decides what a caller may do. Nil is [KeyActions].
@@ -47,7 +51,10 @@ type Options struct {
 // API is the HTTP API. It is an [http.Handler], safe for concurrent use.
 type API struct {
 	store      store.Store
+	rootTenant string
 	tokens     *tokens.Service
+	tenancy    *tenancy.Service
+	keys       *apikeys.Service
 	approvals  *approvals.Service
 	nodes      *nodes.Service
 	authorizer Authorizer
@@ -65,7 +72,7 @@ func New(o Options) (*API, error) {
 	if !strings.HasPrefix(o.BasePath, "/") || strings.HasSuffix(o.BasePath, "/") || strings.ContainsAny(o.BasePath, "?#%") {
 		return nil, fault.New(fault.Config, "write it as "+DefaultBasePath, "%q is not a base path", o.BasePath)
 	}
-	if o.Store == nil || o.Tokens == nil || o.Log == nil {
+	if o.Store == nil || o.RootTenant == "" || o.Tokens == nil || o.Log == nil {
 		return nil, errors.New("cannot make the HTTP API: a part is missing")
 	}
 	if o.Authorizer == nil {
@@ -79,7 +86,10 @@ func New(o Options) (*API, error) {
 		return nil, fmt.Errorf("cannot make the HTTP API: %w", err)
 	}
 	return &API{
-		store: o.Store, tokens: o.Tokens, approvals: &approvals.Service{Store: o.Store}, nodes: &nodes.Service{Store: o.Store},
+		rootTenant: o.RootTenant,
+		tenancy:    &tenancy.Service{Store: o.Store, RootTenant: o.RootTenant},
+		keys:       &apikeys.Service{Store: o.Store, RootTenant: o.RootTenant, Actions: Actions},
+		store:      o.Store, tokens: o.Tokens, approvals: &approvals.Service{Store: o.Store}, nodes: &nodes.Service{Store: o.Store},
 		authorizer: o.Authorizer, connected: o.Connected,
 		document: d, basePath: o.BasePath, log: o.Log,
 	}, nil
@@ -156,9 +166,21 @@ type method func(a *API, ctx context.Context, caller Caller, body []byte) (answe
 
 // methods is the whole API, by {group}.{method}.
 var methods = map[string]method{
+	"tenants.create":       handle((*API).createTenant),
 	"tenants.list":         handle((*API).listTenants),
+	"sites.create":         handle((*API).createSite),
+	"sites.update":         handle((*API).updateSite),
 	"sites.list":           handle((*API).listSites),
+	"pools.create":         handle((*API).createPool),
+	"pools.update":         handle((*API).updatePool),
+	"pools.archive":        handle((*API).archivePool),
 	"pools.list":           handle((*API).listPools),
+	"apiKeys.create":       handle((*API).createAPIKey),
+	"apiKeys.list":         handle((*API).listAPIKeys),
+	"apiKeys.revoke":       handle((*API).revokeAPIKey),
+	"siteTokens.create":    handle((*API).createSiteToken),
+	"siteTokens.list":      handle((*API).listSiteTokens),
+	"siteTokens.revoke":    handle((*API).revokeSiteToken),
 	"joinTokens.create":    handle((*API).createJoinToken),
 	"joinTokens.list":      handle((*API).listJoinTokens),
 	"joinTokens.revoke":    handle((*API).revokeJoinToken),

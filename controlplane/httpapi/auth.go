@@ -2,40 +2,14 @@ package httpapi
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"net/http"
 	"strings"
 
+	"github.com/better-compute/bcd/controlplane/apikeys"
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/internal/fault"
 )
-
-// The bearer form of an API key: "bcak_" and 256 random bits in base64url without padding. The store finds the key by the
-// SHA-256 of the bits and keeps nothing else of them.
-const (
-	apiKeyPrefix     = "bcak_"
-	apiKeySecretSize = 32
-)
-
-// NewAPIKey draws an API key and returns the bearer form, to be shown once, and the digest to be stored.
-func NewAPIKey() (bearer string, digest [sha256.Size]byte) {
-	secret := make([]byte, apiKeySecretSize)
-	_, _ = rand.Read(secret) // never fails: crypto/rand ends the program instead
-	return apiKeyPrefix + base64.RawURLEncoding.EncodeToString(secret), sha256.Sum256(secret)
-}
-
-// apiKeyDigest reads the bearer form.
-func apiKeyDigest(bearer string) (digest [sha256.Size]byte, ok bool) {
-	text, found := strings.CutPrefix(bearer, apiKeyPrefix)
-	secret, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if !found || err != nil || len(secret) != apiKeySecretSize || strings.ContainsAny(text, "\r\n") {
-		return digest, false
-	}
-	return sha256.Sum256(secret), true
-}
 
 // Caller is who calls: an API key.
 type Caller struct {
@@ -58,7 +32,7 @@ func (a *API) authenticate(r *http.Request) (Caller, error) {
 		return Caller{}, errUnauthenticated
 	}
 	scheme, bearer, _ := strings.Cut(headers[0], " ")
-	digest, ok := apiKeyDigest(bearer)
+	digest, ok := apikeys.Digest(bearer)
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
 		return Caller{}, errUnauthenticated
 	}
@@ -94,11 +68,8 @@ type KeyActions struct{}
 
 // Authorize implements [Authorizer].
 func (KeyActions) Authorize(_ context.Context, caller Caller, action, _ string) error {
-	for _, allowed := range caller.Actions {
-		prefix, wild := strings.CutSuffix(allowed, "*")
-		if allowed == action || wild && strings.HasSuffix(prefix, ":") && strings.HasPrefix(action, prefix) {
-			return nil
-		}
+	if apikeys.Covers(caller.Actions, action) {
+		return nil
 	}
 	return fault.New(fault.AccessDenied, "use an API key whose actions include "+action, "the API key may not %s", action)
 }
@@ -106,6 +77,12 @@ func (KeyActions) Authorize(_ context.Context, caller Caller, action, _ string) 
 // The actions of the API.
 const (
 	actionReadTenants    = "compute:tenants:read"
+	actionCreateTenants  = "compute:tenants:create"
+	actionManageSites    = "compute:sites:manage"
+	actionManagePools    = "compute:pools:manage"
+	actionCreateKeys     = "compute:api-keys:create"
+	actionReadKeys       = "compute:api-keys:read"
+	actionRevokeKeys     = "compute:api-keys:revoke"
 	actionReadSites      = "compute:sites:read"
 	actionReadPools      = "compute:pools:read"
 	actionCreateTokens   = "compute:join-tokens:create"
@@ -120,7 +97,20 @@ const (
 	resourceTenant       = "compute-tenant/"
 	resourcePool         = "compute-pool/"
 	resourceNode         = "compute-node/"
+	resourceSite         = "compute-site/"
+	resourceKey          = "compute-api-key/"
 )
+
+// Actions are all that there are, for the API keys that are made.
+var Actions = []string{
+	actionReadTenants, actionCreateTenants,
+	actionReadSites, actionManageSites,
+	actionReadPools, actionManagePools,
+	actionCreateKeys, actionReadKeys, actionRevokeKeys,
+	actionCreateTokens, actionReadTokens, actionRevokeTokens,
+	actionReadNodes, actionAdoptNodes, actionCordonNodes, actionDeleteNodes, actionRevokeIdentity,
+	actionReadEvents,
+}
 
 // authorize checks that the caller acts for its own tenant and may do the action. Another tenant does not exist for it.
 func (a *API) authorize(ctx context.Context, caller Caller, tenantID, action, resource string) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/better-compute/bcd/controlplane/apikeys"
 	"github.com/better-compute/bcd/controlplane/httpapi"
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/internal/fault"
@@ -115,7 +116,7 @@ func TestUnauthenticated(t *testing.T) {
 	}
 	f.write(func(tx *store.Tx) error { _, err := tx.RevokeAPIKey(id); return err })
 	f.sleep(time.Minute)
-	unknown, _ := httpapi.NewAPIKey()
+	unknown, _ := apikeys.New()
 
 	want := ""
 	for name, header := range map[string][]string{
@@ -161,7 +162,7 @@ func TestUnauthenticated(t *testing.T) {
 func TestAPIKeysAreRandom(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
-		key, _ := httpapi.NewAPIKey()
+		key, _ := apikeys.New()
 		if len(key) != len("bcak_")+43 || seen[key] {
 			t.Fatalf("key %q", key)
 		}

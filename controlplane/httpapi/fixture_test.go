@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/better-compute/bcd/controlplane/apikeys"
 	"github.com/better-compute/bcd/controlplane/events"
 	"github.com/better-compute/bcd/controlplane/httpapi"
 	"github.com/better-compute/bcd/controlplane/store"
@@ -104,6 +105,7 @@ func newFixture(t *testing.T) *fixture {
 
 // serve starts an API over the fixture's database and returns its URL.
 func (f *fixture) serve(o httpapi.Options) string {
+	o.RootTenant = f.tenant
 	o.Store, o.Tokens, o.Authorizer = f.store, &tokens.Service{Store: f.store}, f.decisions
 	o.Connected = func(id string) bool { return f.connected[id] }
 	o.Log = slog.New(slog.NewTextHandler(f.log, nil))
@@ -141,7 +143,7 @@ func (f *fixture) write(fn func(*store.Tx) error) {
 func (f *fixture) newKey(k store.APIKey) (bearer, id string) {
 	f.t.Helper()
 	var digest [sha256.Size]byte
-	bearer, digest = httpapi.NewAPIKey()
+	bearer, digest = apikeys.New()
 	f.write(func(tx *store.Tx) error {
 		k.ID, k.SHA256 = tx.NewID(store.PrefixKey), digest
 		return tx.InsertAPIKey(k)

@@ -21,19 +21,18 @@ func (a *API) createJoinToken(ctx context.Context, caller Caller, in CreateJoinT
 	if err := a.authorizePool(ctx, caller, in.TenantID, in.PoolID, actionCreateTokens); err != nil {
 		return CreatedJoinToken{}, err
 	}
-	// A number of seconds that a duration cannot hold must not wrap round to one that is allowed.
-	if in.TTLSeconds < int64(tokens.MinTTL/time.Second) || in.TTLSeconds > int64(tokens.MaxTTL/time.Second) {
-		return CreatedJoinToken{}, invalid(`field "ttlSeconds" must be from %d to %d`, tokens.MinTTL/time.Second, tokens.MaxTTL/time.Second)
+	ttl, err := tokenTTL(in.TTLSeconds)
+	if err != nil {
+		return CreatedJoinToken{}, err
 	}
 	request := tokens.CreateRequest{
 		TenantID:       in.TenantID,
 		PoolID:         in.PoolID,
-		TTL:            time.Duration(in.TTLSeconds) * time.Second,
+		TTL:            ttl,
 		MaxUses:        in.MaxUses,
 		AllowReclaim:   in.AllowReclaim,
 		IdempotencyKey: in.IdempotencyKey,
 	}
-	var err error
 	if request.Expect, err = expectGiven(in.Expect); err != nil {
 		return CreatedJoinToken{}, err
 	}
@@ -76,9 +75,8 @@ func (a *API) revokeJoinToken(ctx context.Context, caller Caller, in RevokeJoinT
 	if err := a.authorizePool(ctx, caller, in.TenantID, in.PoolID, actionRevokeTokens); err != nil {
 		return ListedJoinToken{}, err
 	}
-	if err := store.CheckID(store.PrefixToken, in.TokenID); err != nil {
-		// The text is not repeated: it may be a token, pasted whole.
-		return ListedJoinToken{}, invalid(`field "tokenId" is not the id of a join token, jt_…`)
+	if err := checkTokenID(in.TokenID); err != nil {
+		return ListedJoinToken{}, err
 	}
 	t, err := a.tokens.Revoke(ctx, caller.KeyID, in.TenantID, in.PoolID, in.TokenID)
 	if err != nil {
@@ -86,6 +84,23 @@ func (a *API) revokeJoinToken(ctx context.Context, caller Caller, in RevokeJoinT
 	}
 	now, err := a.now(ctx)
 	return listedJoinToken(t, now), err
+}
+
+// tokenTTL reads the lifetime of a token.
+func tokenTTL(seconds int64) (time.Duration, error) {
+	// A number of seconds that a duration cannot hold must not wrap round to one that is allowed.
+	if seconds < int64(tokens.MinTTL/time.Second) || seconds > int64(tokens.MaxTTL/time.Second) {
+		return 0, invalid(`field "ttlSeconds" must be from %d to %d`, tokens.MinTTL/time.Second, tokens.MaxTTL/time.Second)
+	}
+	return time.Duration(seconds) * time.Second, nil
+}
+
+func checkTokenID(id string) error {
+	if store.CheckID(store.PrefixToken, id) != nil {
+		// The text is not repeated: it may be a token, pasted whole.
+		return invalid(`field "tokenId" is not the id of a join token, jt_…`)
+	}
+	return nil
 }
 
 // authorizePool decides a call about a pool.
@@ -148,16 +163,20 @@ func joinTokenOf(t store.Token) JoinToken {
 }
 
 func listedJoinToken(t store.Token, now time.Time) ListedJoinToken {
-	state := tokenLive
+	return ListedJoinToken{JoinToken: joinTokenOf(t), State: tokenState(t, now)}
+}
+
+func tokenState(t store.Token, now time.Time) string {
 	switch {
 	case !t.RevokedAt.IsZero():
-		state = tokenRevoked
+		return tokenRevoked
 	case t.UsesLeft == 0:
-		state = tokenUsedUp
+		return tokenUsedUp
 	case !now.Before(t.ExpiresAt):
-		state = tokenExpired
+		return tokenExpired
+	default:
+		return tokenLive
 	}
-	return ListedJoinToken{JoinToken: joinTokenOf(t), State: state}
 }
 
 func expectOf(e *hwclaims.Expect) *Expect {

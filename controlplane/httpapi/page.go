@@ -1,11 +1,6 @@
 package httpapi
 
-import (
-	"cmp"
-	"slices"
-
-	"github.com/better-compute/bcd/controlplane/store"
-)
+import "github.com/better-compute/bcd/controlplane/store"
 
 // The sizes of a page of a list.
 const (
@@ -46,13 +41,4 @@ func listOf[Row, Item any](rows []Row, limit int, key func(Row) string, item fun
 		list.Items = append(list.Items, item(row))
 	}
 	return list
-}
-
-// after returns the rows behind the cursor. The rows are sorted by key.
-func after[Row any](rows []Row, cursor string, key func(Row) string) []Row {
-	i, found := slices.BinarySearchFunc(rows, cursor, func(row Row, cursor string) int { return cmp.Compare(key(row), cursor) })
-	if found {
-		i++
-	}
-	return rows[i:]
 }

@@ -100,35 +100,3 @@ type Event struct {
 	// Data's keys depend on the type.
 	Data json.RawMessage `json:"data"`
 }
-
-// ListInTenant is the request of pools.list and sites.list.
-type ListInTenant struct {
-	TenantID string `json:"tenantId"`
-	Limit    *int   `json:"limit,omitempty"`
-	Cursor   string `json:"cursor,omitempty"`
-}
-
-// Pool is a set of machines at one site.
-type Pool struct {
-	ID     string `json:"id"`
-	Name   string `json:"name"`
-	SiteID string `json:"siteId"`
-	// Agent is what its machines run: bcd or none.
-	Agent string `json:"agent"`
-}
-
-// Site is a place with machines.
-type Site struct {
-	ID     string `json:"id"`
-	Name   string `json:"name"`
-	Custom bool   `json:"custom"`
-}
-
-// ListTenants is the request of tenants.list, which lists what the API key may act for.
-type ListTenants struct{}
-
-// Tenant owns sites, pools and nodes.
-type Tenant struct {
-	ID   string `json:"id"`
-	Name string `json:"name"`
-}

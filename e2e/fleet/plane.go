@@ -58,7 +58,7 @@ func Connect(ctx context.Context, dir string) (*Plane, error) {
 	}
 	p.Tenant = tenants.Items[0].ID
 	var pools httpapi.List[httpapi.Pool]
-	if err := p.API.Call(ctx, "pools.list", httpapi.ListInTenant{TenantID: p.Tenant}, &pools); err != nil {
+	if err := p.API.Call(ctx, "pools.list", httpapi.ListPools{TenantID: p.Tenant}, &pools); err != nil {
 		return nil, err
 	}
 	if len(pools.Items) != 1 {

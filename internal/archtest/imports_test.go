@@ -67,12 +67,12 @@ var mayImport = map[string][]string{
 	"controlplane/acceptance": {"controlplane/events", "controlplane/store"},
 	"controlplane/nodes":      {"controlplane/acceptance", "controlplane/events", "controlplane/store", "internal/fault"},
 	"controlplane/httpapi": {
-		"controlplane/approvals", "controlplane/events", "controlplane/nodes", "controlplane/pki", "controlplane/store", "controlplane/tokens",
-		"hwclaims", "internal/fault", "internal/pin",
+		"controlplane/apikeys", "controlplane/approvals", "controlplane/events", "controlplane/nodes", "controlplane/pki", "controlplane/store",
+		"controlplane/tenancy", "controlplane/tokens", "hwclaims", "internal/fault", "internal/pin",
 	},
 	"controlplane/httpapi/client": {"controlplane/httpapi", "internal/fault"},
 	"controlplane": {
-		"api/join/v1", "controlplane/acceptance", "controlplane/events", "controlplane/gateway", "controlplane/httpapi", "controlplane/joinservice",
+		"api/join/v1", "controlplane/acceptance", "controlplane/apikeys", "controlplane/events", "controlplane/gateway", "controlplane/httpapi", "controlplane/joinservice",
 		"controlplane/pki", "controlplane/store", "controlplane/tokens", "internal/fault", "internal/statefile",
 	},
 	"controlplane/controlplanetest": {
