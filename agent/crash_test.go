@@ -27,7 +27,7 @@ import (
 // The crash tests run this test binary as the daemon that is killed. It says each step that it takes in its data
 // directory on standard output, and kills itself after one of them.
 const (
-	crashScenario = "AGENT_TEST_SCENARIO" // join, or renew
+	crashScenario = "AGENT_TEST_SCENARIO" // join, deferred (a join whose waits pass at once), or renew
 	crashConfig   = "AGENT_TEST_CONFIG"
 	crashHost     = "AGENT_TEST_HOST"
 	crashData     = "AGENT_TEST_DATA"
@@ -64,8 +64,12 @@ func victim() error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	var sleep func(context.Context, time.Duration) error
+	if os.Getenv(crashScenario) == "deferred" {
+		sleep = func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) }
+	}
 	a, err := agent.New(agent.Options{
-		Config: c, Version: "test", Now: func() time.Time { return time.Now().Add(ahead) },
+		Config: c, Version: "test", Now: func() time.Time { return time.Now().Add(ahead) }, Sleep: sleep,
 		Log:   slog.New(slog.NewTextHandler(&untilLine{w: os.Stderr, text: "msg=renewed", call: cancel}, nil)),
 		State: []statefile.Option{statefile.WithStep(killAfter(last))},
 	})

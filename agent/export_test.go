@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"time"
 
 	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
@@ -48,3 +49,9 @@ var SerialText = serialText
 
 // Ignoring returns what takes the frames of one session.
 func (a *Agent) Ignoring() func(*daemonv1.GatewayFrame) error { return (&node{Agent: a}).ignoring() }
+
+// AskAgain is how long a join waits that was deferred for seconds.
+var AskAgain = askAgain
+
+// SleepWall is how a join waits.
+func (a *Agent) SleepWall(ctx context.Context, d time.Duration) error { return a.sleepWall(ctx, d) }

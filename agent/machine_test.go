@@ -51,9 +51,11 @@ type machine struct {
 	log  *lines
 	now  func() time.Time
 	step func(op, name string)
-	url  string
-	host string
-	more string // lines of config.toml
+	// sleep passes the waits of a join; nil waits.
+	sleep func(context.Context, time.Duration) error
+	url   string
+	host  string
+	more  string // lines of config.toml
 }
 
 func newMachine(t *testing.T, cp *controlplanetest.ControlPlane) *machine {
@@ -82,7 +84,7 @@ func (m *machine) agent() *agent.Agent {
 		state = append(state, statefile.WithStep(m.step))
 	}
 	a, err := agent.New(agent.Options{
-		Config: m.config(), Version: "test", Now: m.now, State: state,
+		Config: m.config(), Version: "test", Now: m.now, State: state, Sleep: m.sleep,
 		Log: slog.New(slog.NewTextHandler(m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
