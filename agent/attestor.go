@@ -77,6 +77,8 @@ func (o *JoinOptions) Validate() error {
 		return fmt.Errorf("--timeout is %s, not more than 0", o.Patience)
 	case discovered && o.Role != "" && o.Role != identity.RoleRamdisk:
 		return fmt.Errorf("--role is %q, and a machine that joins with --attestor %s is a %s", o.Role, AttestorDiscovery, identity.RoleRamdisk)
+	case !discovered && !slices.Contains([]string{"", identity.RoleNode, identity.RoleSite}, o.Role):
+		return fmt.Errorf("--role is %.40q, not %s or %s", o.Role, identity.RoleNode, identity.RoleSite)
 	case discovered && o.BootMAC == "":
 		return fmt.Errorf("--attestor %s needs --boot-mac", AttestorDiscovery)
 	case !discovered && o.BootMAC != "":

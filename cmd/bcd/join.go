@@ -34,6 +34,7 @@ same token: it sends the same request, and a use of the token is spent once only
 	f.StringVar(&o.Server, "server", "", "control plane's API, https://…/api/compute; asked for the join key where "+config.JoinKeyFile+" is absent")
 	f.StringVar(&o.TokenFile, "token-file", "", "file with the join token, mode 0600 or 0400; deleted after the join")
 	f.StringVar(&o.NodeID, "node-id", "", "node that a provisioned token names")
+	f.StringVar(&o.Role, "role", "", "what the machine joins as: node, or site with a site token (default node)")
 	f.StringVar(&o.Attestor, "attestor", agent.AttestorJoinToken, "how the machine shows that it may join: "+strings.Join(agent.Attestors(), ", "))
 	f.StringVar(&o.BootMAC, "boot-mac", "", "permanent hardware address that the machine was booted over, for --attestor "+agent.AttestorDiscovery)
 	f.Uint64Var(&o.BootLeaseEpoch, "boot-lease-epoch", 0, "number of the boot lease, from 1, for --attestor "+agent.AttestorDiscovery)
@@ -69,16 +70,21 @@ same token: it sends the same request, and a use of the token is spent once only
 			fmt.Fprintf(a.Stdout, "already joined: %s\n", result.NodeID)
 			return nil
 		}
-		if result.TokenLeft != nil {
-			fmt.Fprintf(a.Stderr, "warning: %s\n", oneline.Text(result.TokenLeft.Error()))
-		}
-		if result.ClockOffset != 0 {
-			fmt.Fprintf(a.Stderr, "warning: this machine's clock is %s off the control plane's\nhint: set the clock, by NTP for instance\n", result.ClockOffset.Abs().Round(time.Second))
-		}
+		a.warnOfJoin(result)
 		fmt.Fprintf(a.Stdout, "joined: %s (key: %s)\n", result.NodeID, result.Key)
 		return nil
 	}
 	return cmd
+}
+
+// warnOfJoin says what a person should know of a join that succeeded.
+func (a *app) warnOfJoin(result agent.JoinResult) {
+	if result.TokenLeft != nil {
+		fmt.Fprintf(a.Stderr, "warning: %s\n", oneline.Text(result.TokenLeft.Error()))
+	}
+	if result.ClockOffset != 0 {
+		fmt.Fprintf(a.Stderr, "warning: this machine's clock is %s off the control plane's\nhint: set the clock, by NTP for instance\n", result.ClockOffset.Abs().Round(time.Second))
+	}
 }
 
 // printWait says what a join begins to wait for, and whom.

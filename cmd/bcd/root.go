@@ -100,7 +100,7 @@ func (a *app) root() *cobra.Command {
 		Use:   "bcd",
 		Short: "Join this machine to a Better Compute control plane and stay connected",
 		Long: `bcd turns this machine into a node of a control plane. "bcd join" admits it, once, with a join token; "bcd node" is the
-daemon that holds the node's session and renews its certificate.
+daemon that holds the node's session and renews its certificate, and "bcd site" that of a site agent.
 
 Exit status: 0 done or already joined, 1 failed, 2 usage, 75 temporary (try again), 76 verification failed, 77 refused or
 not root, 78 configuration.`,
@@ -117,7 +117,7 @@ not root, 78 configuration.`,
 	f.StringVar(&a.flags.dataDir, "data-dir", "", "folder of the node's state, over the configuration's data_dir (default "+config.Default().DataDir+")")
 	f.StringVar(&a.flags.logLevel, "log-level", "", "least level that is logged: debug, info, warn, error (default info)")
 	f.StringVar(&a.flags.logFormat, "log-format", "", "form of the log: text, json (default text)")
-	root.AddCommand(a.join(), a.node(), a.claims(), a.status(), a.version(), a.nvml())
+	root.AddCommand(a.join(), a.node(), a.site(), a.claims(), a.status(), a.version(), a.nvml())
 	for _, c := range root.Commands() {
 		c.Args = noArgs
 	}

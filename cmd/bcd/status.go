@@ -86,6 +86,9 @@ func printStatus(w io.Writer, s agent.Status) {
 	if s.ClockOffset != nil && (time.Duration(*s.ClockOffset)*time.Millisecond).Abs() > 30*time.Second {
 		row("clock", "%s off the control plane's", time.Duration(*s.ClockOffset)*time.Millisecond)
 	}
+	if n := s.VouchesWaiting; n != nil && *n > 0 {
+		row("vouches", "%d not recorded yet", *n)
+	}
 	if s.Problem != "" {
 		row("problem", "%s", s.Problem)
 	}
