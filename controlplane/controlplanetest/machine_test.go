@@ -31,7 +31,7 @@ import (
 
 // machine speaks the daemon's protocol with nothing but the wire.
 type machine struct {
-	claims    hwclaims.Claims // of the last join
+	claims    hwclaims.Claims // made of the first CSR
 	t         *testing.T
 	cp        *controlplanetest.ControlPlane
 	key       *ecdsa.PrivateKey
@@ -97,10 +97,11 @@ func (m *machine) joinRequest(token string) *daemonv1.JoinRequest {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	id := fmt.Sprintf("%x", sha256.Sum256(m.csr))
-	m.claims = hwclaims.Claims{
-		ProductUUID:   fmt.Sprintf("4c4c4544-%s-%s-%s-%s", id[:4], id[4:8], id[8:12], id[12:24]),
-		ProductSerial: "SN" + strings.ToUpper(id[24:34]),
+	if id := fmt.Sprintf("%x", sha256.Sum256(m.csr)); m.claims.ProductUUID == "" {
+		m.claims = hwclaims.Claims{
+			ProductUUID:   fmt.Sprintf("4c4c4544-%s-%s-%s-%s", id[:4], id[4:8], id[8:12], id[12:24]),
+			ProductSerial: "SN" + strings.ToUpper(id[24:34]),
+		}
 	}
 	body, err := proto.Marshal(&daemonv1.JoinRequestBody{
 		Csr: m.csr, SealedToken: sealed, Role: "node", Site: m.cp.Site, Protocol: 1, AgentVersion: "0.1.0",
