@@ -29,11 +29,18 @@ type plan struct {
 	acceptance bool
 	// repeat is the certificate of an earlier admission of the same request.
 	repeat *store.Cert
+	// approval is the join request whose approval the admission uses up; nil is none.
+	approval *store.JoinRequest
+	// deferral is the join request that a person must decide: then nothing is admitted. ask says that it must be written: as
+	// a new one where it has no id, else in the place of what the machine said before.
+	deferral *store.JoinRequest
+	ask      bool
 }
 
 // same reports whether two plans are of the same machine in the same state and end in the same certificate.
 func (p *plan) same(other *plan) bool {
-	if (p.machine == nil) != (other.machine == nil) || p.repeat != nil || other.repeat != nil {
+	if (p.machine == nil) != (other.machine == nil) || (p.approval == nil) != (other.approval == nil) ||
+		p.repeat != nil || other.repeat != nil || p.deferral != nil || other.deferral != nil {
 		return false
 	}
 	if p.machine != nil &&
@@ -58,21 +65,38 @@ func (d *decision) decideFor(tx *store.Tx, g *Grant) (*plan, error) {
 	if p, err := d.replay(tx, g); p != nil || err != nil {
 		return p, err
 	}
+	met, err := d.met(tx, g)
+	if err != nil {
+		return nil, err
+	}
+	g.Remembered = waits(met)
 	if err := d.credential.Check(tx, g); err != nil {
 		return nil, err
 	}
 	if d.req.body.GetNodeId() != g.NodeID {
 		return nil, Refuse("join:node-id")
 	}
+	if g.Succeeds != nil {
+		return d.succeed(tx, g)
+	}
 	if g.Expect != nil && !g.Expect.Match(d.req.claims) {
 		return nil, Refuse("join:expect")
 	}
-	if !d.req.hardware.Trusted && !g.PlaceholderOK {
+	if !d.req.hardware.Trusted && !g.PlaceholderOK && !approved(met) && !g.Approval.asks(false) {
 		return nil, Refuse("join:placeholder-hardware")
+	}
+	if approved(met) && g.PoolID == "" {
+		g.PoolID = met.PoolID
 	}
 	machine, err := d.machine(tx, g)
 	if err != nil {
 		return nil, err
+	}
+	if machine != nil {
+		g.PoolID = machine.PoolID
+	}
+	if g.PoolID == "" && g.Approval != nil && !g.Approval.asks(machine != nil) {
+		return nil, Refuse("join:pool")
 	}
 	place, err := d.place(tx, g)
 	if err != nil {
@@ -88,8 +112,16 @@ func (d *decision) decideFor(tx *store.Tx, g *Grant) (*plan, error) {
 		p.node.IdentityGeneration++
 	}
 	p.node.State, p.node.Claims = store.NodeAdopting, d.req.claims
-	p.node.Trust = trustOf(g, place, d.rootTenant)
-	return p, nil
+	p.node.Role, p.node.Trust = d.req.Role(), trustOf(g, place, d.rootTenant)
+	return p, d.ask(tx, g, p, met)
+}
+
+// succeed plans the next certificate of a node that stays what it is.
+func (d *decision) succeed(tx *store.Tx, g *Grant) (*plan, error) {
+	if _, err := d.place(tx, g); err != nil {
+		return nil, err
+	}
+	return &plan{grant: g, machine: &g.Succeeds.Node, node: g.Succeeds.Node}, nil
 }
 
 // machine returns the node that the machine is already, if it may become it again.
@@ -111,11 +143,20 @@ func (d *decision) machine(tx *store.Tx, g *Grant) (*store.Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Where a person may decide, a credential without a pool is good for the pool that the machine is in.
+	elsewhere := n.PoolID != g.PoolID && (g.PoolID != "" || g.Approval == nil)
 	if !g.AllowReclaim || g.NodeID != "" && n.ID != g.NodeID || !n.RetiredAt.IsZero() || !n.DeletedAt.IsZero() ||
-		n.TenantID != g.TenantID || n.SiteID != g.SiteID || n.PoolID != g.PoolID || n.Role != d.req.Role() {
+		n.TenantID != g.TenantID || n.SiteID != g.SiteID || elsewhere || !d.becomes(n, g) {
 		return nil, Refuse("join:reclaim")
 	}
 	return &n, nil
+}
+
+// becomes reports whether the node may have the role that is asked for: its own, or that of a node where a ramdisk installed
+// the operating system which joins now, by a credential for this very node.
+func (d *decision) becomes(n store.Node, g *Grant) bool {
+	asked := d.req.Role()
+	return n.Role == asked || n.Role == store.RoleRamdisk && asked == store.RoleNode && g.NodeID == n.ID
 }
 
 // place is where a grant lets the machine land.
@@ -168,6 +209,19 @@ func (d *decision) record(tx *store.Tx, p *plan, cert store.Cert) error {
 	if err := d.credential.Spend(tx, p.grant); err != nil {
 		return tellTenant(err, p.grant.TenantID)
 	}
+	if p.approval != nil {
+		if err := tx.ConsumeJoinRequest(p.approval.ID); err != nil {
+			return err
+		}
+	}
+	if p.grant.Proof != nil {
+		if err := tx.UseProof(*p.grant.Proof, proofsKept); err != nil {
+			return err
+		}
+	}
+	if p.grant.Succeeds != nil {
+		return d.recordSuccession(tx, p, cert)
+	}
 	reclaim := p.machine != nil
 	if reclaim {
 		if err := d.reclaim(tx, p); err != nil {
@@ -179,6 +233,33 @@ func (d *decision) record(tx *store.Tx, p *plan, cert store.Cert) error {
 	if err := tx.PutNodeAuthz(p.node); err != nil {
 		return err
 	}
+	if err := d.recordCert(tx, p, cert, reclaim, p.grant.TokenID); err != nil {
+		return err
+	}
+	if p.acceptance && p.node.Role != store.RoleSite {
+		return nil // the node's first Hello queues it: until then there is nobody to ask
+	}
+	return adopt(tx, p.node, p.grant.TokenID)
+}
+
+// recordSuccession writes the next certificate of a node that stays what it is.
+func (d *decision) recordSuccession(tx *store.Tx, p *plan, cert store.Cert) error {
+	leaf := p.grant.Succeeds.Leaf
+	_, inUse, err := successorsOf(tx, leaf, d.req.csrSHA256)
+	if err != nil {
+		return err
+	}
+	if err := markUsed(tx, leaf); err != nil {
+		return err
+	}
+	if err := d.recordCert(tx, p, cert, false, p.node.ID); err != nil {
+		return err
+	}
+	return tellForked(tx, p.node, leaf, inUse, cert.Serial)
+}
+
+// recordCert writes an admission's certificate, that the request was admitted, and what is told of it.
+func (d *decision) recordCert(tx *store.Tx, p *plan, cert store.Cert, reclaim bool, actor string) error {
 	if err := tx.InsertCert(cert); err != nil {
 		return err
 	}
@@ -200,13 +281,7 @@ func (d *decision) record(tx *store.Tx, p *plan, cert store.Cert) error {
 	if reclaim {
 		action = events.ActionNodeReclaimed
 	}
-	if err := tx.Record(p.node.TenantID, action, p.grant.TokenID, p.node.ID, joined); err != nil {
-		return err
-	}
-	if p.acceptance && p.node.Role != store.RoleSite {
-		return nil // the node's first Hello queues it: until then there is nobody to ask
-	}
-	return adopt(tx, p.node, p.grant.TokenID)
+	return tx.Record(p.node.TenantID, action, actor, p.node.ID, joined)
 }
 
 // reclaim makes the machine the node that it was: with a new generation, which no older certificate belongs to.

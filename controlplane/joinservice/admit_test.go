@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
+	joinv1 "github.com/better-compute/bcd/api/join/v1"
 	"github.com/better-compute/bcd/controlplane/events"
 	"github.com/better-compute/bcd/controlplane/joinservice"
 	"github.com/better-compute/bcd/controlplane/pki"
@@ -95,10 +96,11 @@ func (w *world) dump() string {
 			text += fmt.Sprintf("%+v %+v\n", certs, authz)
 		}
 		all, err2 := tx.TokensOfPool(w.pool, true, "", 100)
+		tokens, err6 := json.Marshal(all)
 		evs, err3 := tx.Events(w.root, 0, 1000)
 		audit, err4 := tx.Audit(w.root, "", 1000)
 		queue, err5 := tx.Queue(100)
-		return text + fmt.Sprintf("%+v\n%+v\n%+v\n%+v", all, evs, audit, queue), errors.Join(err, err2, err3, err4, err5)
+		return text + fmt.Sprintf("%s\n%+v\n%+v\n%+v", tokens, evs, audit, queue), errors.Join(err, err2, err3, err4, err5, err6)
 	})
 }
 
@@ -390,15 +392,29 @@ func TestTokenRoles(t *testing.T) {
 	for tokenRole, mintOne := range mint {
 		for _, asked := range []string{"node", "site", "ramdisk", "provisioned", "discovery", ""} {
 			t.Run(string(tokenRole)+" for "+asked, func(t *testing.T) {
-				w, m := newWorld(t), newMachine(t)
+				w, m := newWorld(t, discovery(joinservice.ApproveNever)), newMachine(t)
 				tok := mintOne(w, m)
-				if asked != admitted[tokenRole] {
+				attestor := "join-token"
+				if tokenRole == store.TokenDiscovery {
+					attestor = "discovery"
+					// It is good for its own attestor alone.
 					if e := w.refusedJoin(w.request(m, tok, role(asked)), w.root); e.Reason != "join-token:role-mismatch" {
+						t.Errorf("as a join token: reason %q", e.Reason)
+					}
+				}
+				ask := func(m *machine) *joinv1.JoinRequest {
+					if attestor == "discovery" {
+						return w.request(m, tok, booted(m), role(asked))
+					}
+					return w.request(m, tok, role(asked))
+				}
+				if asked != admitted[tokenRole] {
+					if e := w.refusedJoin(ask(m), w.root); e.Reason != attestor+":role-mismatch" {
 						t.Errorf("reason %q", e.Reason)
 					}
 					return
 				}
-				a := w.mustJoin(m, tok, role(asked))
+				a := w.mustAdmit(ask(m))
 				leaf := leafOf(t, a)
 				if a.GetRole() != asked || leaf.Subject.OrganizationalUnit[0] != "bc-role:"+asked {
 					t.Errorf("role %q, subject %v", a.GetRole(), leaf.Subject)
@@ -415,16 +431,22 @@ func TestTokenRoles(t *testing.T) {
 				}
 				second := newMachine(t)
 				second.claims.Macs = m.claims.GetMacs() // a discovery token is bound to them
-				if e := w.refusedJoin(w.request(second, tok, role(asked)), w.root); e.Reason != "join-token:exhausted" {
+				if e := w.refusedJoin(ask(second), w.root); e.Reason != attestor+":exhausted" {
 					t.Errorf("a second use: reason %q", e.Reason)
 				}
 			})
 		}
 	}
-	w := newWorld(t)
+	w := newWorld(t, discovery(joinservice.ApproveNever))
 	tok := w.issue(tokens.IssueRequest{Role: store.TokenDiscovery, PoolID: w.pool, MAC: "b4:96:91:ff:00:01"})
-	if e := w.refusedJoin(w.request(newMachine(t), tok, role("ramdisk")), w.root); e.Reason != "join:expect" {
+	m := newMachine(t)
+	if e := w.refusedJoin(w.request(m, tok, booted(m)), w.root); e.Reason != "discovery:mac" {
 		t.Errorf("another MAC: reason %q", e.Reason)
+	}
+	for _, other := range []token{w.token(), w.issue(tokens.IssueRequest{Role: store.TokenProvisioned, PoolID: w.pool})} {
+		if e := w.refusedJoin(w.request(m, other, booted(m)), w.root); e.Reason != "discovery:role-mismatch" {
+			t.Errorf("a %s token: reason %q", other.Role, e.Reason)
+		}
 	}
 }
 
@@ -562,8 +584,8 @@ func shortening(o *joinservice.Options) {
 func TestAttestorShortensTheLifetime(t *testing.T) {
 	w := newWorld(t, shortening)
 	m := newMachine(t)
-	ramdisk := w.issue(tokens.IssueRequest{Role: store.TokenDiscovery, PoolID: w.pool, MAC: m.claims.GetMacs()[0]})
-	for _, a := range []*daemonv1.Admission{w.mustJoin(newMachine(t), w.token()), w.mustJoin(m, ramdisk, role("ramdisk"))} {
+	site := w.issue(tokens.IssueRequest{Role: store.TokenSite, SiteID: w.site})
+	for _, a := range []*daemonv1.Admission{w.mustJoin(newMachine(t), w.token()), w.mustJoin(m, site, role("site"))} {
 		leaf := leafOf(t, a)
 		if got := leaf.NotAfter.Sub(leaf.NotBefore); got != 10*time.Minute {
 			t.Errorf("lifetime %v of a %s, want 10m", got, a.GetRole())

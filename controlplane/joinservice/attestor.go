@@ -2,6 +2,7 @@ package joinservice
 
 import (
 	"context"
+	"crypto/sha256"
 	"time"
 
 	"github.com/better-compute/bcd/controlplane/store"
@@ -24,7 +25,8 @@ type Credential interface {
 	// Prove finds out who vouches for the machine. After it succeeded, the grant's tenant may be told of a refusal, and a
 	// request that was admitted before gets its answer again.
 	Prove(tx *store.Tx) (*Grant, error)
-	// Check decides whether the grant admits a machine now. A repeat of an admitted request is not asked.
+	// Check decides whether the grant admits a machine now. A repeat of an admitted request is not asked. What ends with
+	// time alone is no reason where [Grant.Remembered] is set.
 	Check(tx *store.Tx, g *Grant) error
 	// Spend takes what one admission costs.
 	Spend(tx *store.Tx, g *Grant) error
@@ -34,7 +36,8 @@ type Credential interface {
 type Grant struct {
 	// TokenID is the credential's record, if it has one. A repeat must present the same.
 	TokenID string
-	// TenantID, SiteID and PoolID are where the machine lands. PoolID is empty for a site agent.
+	// TenantID, SiteID and PoolID are where the machine lands. PoolID is empty for a site agent, and where Approval is set
+	// and the credential names none: then it is the pool of the node that the machine is, or of the approval.
 	TenantID, SiteID, PoolID string
 	// NodeID is the node that the machine must become again, or empty.
 	NodeID string
@@ -53,6 +56,22 @@ type Grant struct {
 	AllowedKinds []string
 	// MaxLifetime shortens the certificate's life, and that of its successors; 0 does not.
 	MaxLifetime time.Duration
+	// Approval says when a person decides about the machine; nil is never.
+	Approval *Approval
+	// Remembered is set for the Check of a request that a person decides, or has approved: the credential was good when
+	// that was recorded.
+	Remembered bool
+	// Succeeds, where it is set, makes the machine the node that it is, with a certificate that follows the leaf; nothing
+	// else of the node changes.
+	Succeeds *Succession
+	// Proof, where it is set, names evidence that is good for one request, a repeat included.
+	Proof *[sha256.Size]byte
+}
+
+// Succession is a certificate that another one follows.
+type Succession struct {
+	Leaf store.Cert
+	Node store.Node
 }
 
 // nodeKey says where the node key lives, as events spell it.

@@ -31,10 +31,10 @@ func (s *Service) Join(ctx context.Context, in *joinv1.JoinRequest) (*daemonv1.J
 	arrived := s.now()
 	req, err := parse(in)
 	if err == nil {
-		var a *daemonv1.Admission
-		if a, err = s.admit(ctx, req); err == nil {
+		var body *daemonv1.JoinResponseBody
+		if body, err = s.admit(ctx, req); err == nil {
 			var answer *daemonv1.JoinResponse
-			if answer, err = s.signJoin(req, a); err == nil {
+			if answer, err = s.signJoin(req, body); err == nil {
 				return answer, nil
 			}
 		}
@@ -43,8 +43,8 @@ func (s *Service) Join(ctx context.Context, in *joinv1.JoinRequest) (*daemonv1.J
 }
 
 // admit decides on a snapshot, issues, and then decides again in the transaction that records the admission. So a refusal
-// takes no write lock, and no key is used under it.
-func (s *Service) admit(ctx context.Context, req *Request) (*daemonv1.Admission, error) {
+// takes no write lock, and no key is used under it. Where a person decides, the machine is told to wait.
+func (s *Service) admit(ctx context.Context, req *Request) (*daemonv1.JoinResponseBody, error) {
 	attestor, ok := s.attestors[req.attestor()]
 	if !ok {
 		return nil, Refuse("join:attestor")
@@ -65,30 +65,76 @@ func (s *Service) admit(ctx context.Context, req *Request) (*daemonv1.Admission,
 	if err != nil {
 		return nil, err
 	}
-	if p.repeat != nil {
-		return s.admission(p.node, *p.repeat), nil
+	switch {
+	case p.repeat != nil:
+		return s.repeat(ctx, d, p)
+	case p.deferral != nil:
+		return s.wait(ctx, d, p)
 	}
 	cert, err := s.issueJoin(req, p)
 	if err != nil {
 		return nil, err
 	}
-	err = s.store.Write(ctx, func(tx *store.Tx) error {
-		now, err := d.decide(tx)
-		if err != nil {
-			return err
-		}
+	if err := s.decideAgain(ctx, d, func(tx *store.Tx, now *plan) error {
 		if !now.same(p) {
 			return errConflict
 		}
 		return d.record(tx, now, cert)
-	})
-	if errors.Is(err, store.ErrDuplicate) {
-		return nil, errConflict
-	}
-	if err != nil {
+	}); err != nil {
 		return nil, err
 	}
-	return s.admission(p.node, cert), nil
+	return s.admitted(p.node, cert), nil
+}
+
+// decideAgain decides in a transaction, and records with fn.
+func (s *Service) decideAgain(ctx context.Context, d *decision, fn func(*store.Tx, *plan) error) error {
+	err := s.store.Write(ctx, func(tx *store.Tx) error {
+		p, err := d.decide(tx)
+		if err != nil {
+			return err
+		}
+		return fn(tx, p)
+	})
+	if errors.Is(err, store.ErrDuplicate) {
+		return errConflict
+	}
+	return err
+}
+
+// repeat answers a request that was admitted before. It writes nothing but that its evidence was used, where it is good for
+// one request.
+func (s *Service) repeat(ctx context.Context, d *decision, p *plan) (*daemonv1.JoinResponseBody, error) {
+	if p.grant.Proof != nil {
+		if err := s.decideAgain(ctx, d, func(tx *store.Tx, now *plan) error {
+			if now.repeat == nil || now.repeat.Serial != p.repeat.Serial {
+				return errConflict
+			}
+			return tx.UseProof(*now.grant.Proof, proofsKept)
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return s.admitted(p.node, *p.repeat), nil
+}
+
+// wait answers a request that a person decides. It writes nothing where that request waits already.
+func (s *Service) wait(ctx context.Context, d *decision, p *plan) (*daemonv1.JoinResponseBody, error) {
+	waiting := p.deferral
+	if p.ask {
+		if err := s.decideAgain(ctx, d, func(tx *store.Tx, now *plan) error {
+			if now.deferral == nil {
+				return errConflict // decided, or admitted, in between
+			}
+			waiting = now.deferral
+			if !now.ask {
+				return nil // the same request, at the same time
+			}
+			return d.recordRequest(tx, now)
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return deferralOf(waiting), nil
 }
 
 // issueJoin makes the certificate of a planned admission. Nothing of it comes from the CSR but the key.
@@ -97,6 +143,9 @@ func (s *Service) issueJoin(req *Request, p *plan) (store.Cert, error) {
 		NodeID: p.node.ID, Generation: p.node.IdentityGeneration, Role: certRole(p.node),
 		SPKISHA256: req.spkiSHA256, CSRSHA256: req.csrSHA256, AllowedKinds: p.grant.AllowedKinds,
 		Statements: p.grant.Statements, MaxLifetime: p.grant.MaxLifetime,
+	}
+	if follows := p.grant.Succeeds; follows != nil {
+		cert = nextCert(follows.Leaf, req.spkiSHA256, req.csrSHA256)
 	}
 	return cert, s.issue(&cert, p.node.SiteID, req.csr)
 }

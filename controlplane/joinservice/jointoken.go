@@ -25,7 +25,16 @@ func (JoinToken) Name() string { return AttestorJoinToken }
 
 // Open implements [Attestor]: it opens the seal.
 func (a JoinToken) Open(_ context.Context, r *Request) (Credential, error) {
-	opened, err := seal.Open(a.Keys, r.body.GetSealedToken(), r.body.GetCsr())
+	c, err := openToken(AttestorJoinToken, a.Keys, r)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// openToken opens a request's seal for an attestor, whose name its refusals have.
+func openToken(attestor string, keys []ecdh.KeyExchanger, r *Request) (*tokenCredential, error) {
+	opened, err := seal.Open(keys, r.body.GetSealedToken(), r.body.GetCsr())
 	if errors.Is(err, seal.ErrKeyUnavailable) {
 		return nil, err
 	}
@@ -33,19 +42,23 @@ func (a JoinToken) Open(_ context.Context, r *Request) (Credential, error) {
 		return nil, Refuse("join:token")
 	}
 	defer clear(opened.Token)
-	id, secret, err := bearer.Parse(opened.Token)
-	if err != nil {
-		return nil, Refuse("join-token:malformed")
+	c := &tokenCredential{attestor: attestor, role: r.Role()}
+	if c.id, c.secret, err = bearer.Parse(opened.Token); err != nil {
+		return nil, c.refuse("malformed")
 	}
-	return &tokenCredential{id: id, secret: secret, role: r.Role()}, nil
+	return c, nil
 }
 
 type tokenCredential struct {
-	id     string
-	secret bearer.Secret
-	role   string
-	token  store.Token // of the last Prove
+	attestor string
+	id       string
+	secret   bearer.Secret
+	role     string
+	token    store.Token // of the last Prove
 }
+
+// refuse is a refusal by the attestor.
+func (c *tokenCredential) refuse(reason string) error { return Refuse(c.attestor + ":" + reason) }
 
 // Prove implements [Credential]. An unknown id costs the same compare as a wrong secret.
 func (c *tokenCredential) Prove(tx *store.Tx) (*Grant, error) {
@@ -61,9 +74,9 @@ func (c *tokenCredential) Prove(tx *store.Tx) (*Grant, error) {
 	matches := c.secret.Matches(digest[:])
 	switch {
 	case !known:
-		return nil, Refuse("join-token:unknown")
+		return nil, c.refuse("unknown")
 	case !matches:
-		return nil, Refuse("join-token:secret-mismatch")
+		return nil, c.refuse("secret-mismatch")
 	}
 	c.token = t
 	return &Grant{
@@ -73,16 +86,16 @@ func (c *tokenCredential) Prove(tx *store.Tx) (*Grant, error) {
 }
 
 // Check implements [Credential].
-func (c *tokenCredential) Check(tx *store.Tx, _ *Grant) error {
+func (c *tokenCredential) Check(tx *store.Tx, g *Grant) error {
 	switch t := c.token; {
 	case !t.RevokedAt.IsZero():
-		return Refuse("join-token:revoked")
-	case !tx.Now().Before(t.ExpiresAt):
-		return Refuse("join-token:expired")
+		return c.refuse("revoked")
+	case !g.Remembered && !tx.Now().Before(t.ExpiresAt):
+		return c.refuse("expired")
 	case t.UsesLeft < 1:
-		return Refuse("join-token:exhausted")
-	case !admits(t.Role, c.role):
-		return Refuse("join-token:role-mismatch")
+		return c.refuse("exhausted")
+	case !admits(c.attestor, t.Role, c.role):
+		return c.refuse("role-mismatch")
 	}
 	return nil
 }
@@ -91,20 +104,23 @@ func (c *tokenCredential) Check(tx *store.Tx, _ *Grant) error {
 func (c *tokenCredential) Spend(tx *store.Tx, _ *Grant) error {
 	err := tx.SpendToken(c.id)
 	if errors.Is(err, store.ErrNotFound) {
-		return Refuse("join-token:exhausted")
+		return c.refuse("exhausted")
 	}
 	return err
 }
 
-// admits reports whether a token of the role admits a machine that asks for the other.
-func admits(token store.TokenRole, asked string) bool {
+// admits reports whether an attestor admits a machine that asks for the role by a token of the other. A discovery token is
+// good for its own attestor alone: that one asks a person where it must.
+func admits(attestor string, token store.TokenRole, asked string) bool {
+	if attestor == AttestorDiscovery {
+		return token == store.TokenDiscovery && asked == store.RoleRamdisk
+	}
 	switch token {
 	case store.TokenNode, store.TokenProvisioned:
 		return asked == store.RoleNode
 	case store.TokenSite:
 		return asked == store.RoleSite
 	case store.TokenDiscovery:
-		return asked == store.RoleRamdisk
 	}
 	return false
 }

@@ -34,7 +34,9 @@ func (d *decision) replay(tx *store.Tx, g *Grant) (*plan, error) {
 	asked := d.req.body.GetSite()
 	switch {
 	case j.Attestor != d.attestor, j.TokenID != g.TokenID, j.Role != d.req.Role(), // another request in truth
-		j.PoolID != g.PoolID, node.PoolID != j.PoolID, node.SiteID != g.SiteID, asked != "" && asked != node.SiteID,
+		j.PoolID != g.PoolID && (g.PoolID != "" || g.Approval == nil), // without a pool, the admission found one
+		g.Succeeds != nil && (node.ID != g.Succeeds.Node.ID || cert.Predecessor != g.Succeeds.Leaf.Serial),
+		node.PoolID != j.PoolID, node.SiteID != g.SiteID, asked != "" && asked != node.SiteID,
 		d.req.body.GetNodeId() != g.NodeID,
 		!node.RetiredAt.IsZero(), !node.DeletedAt.IsZero(), cert.Generation != node.IdentityGeneration,
 		!cert.RevokedAt.IsZero(), !tx.Now().Before(cert.NotAfter):

@@ -37,6 +37,8 @@ type Request struct {
 	spkiSHA256 [sha256.Size]byte
 	claims     hwclaims.Claims
 	hardware   hwclaims.Assessment
+	// address is the caller's, as the gateway saw it.
+	address string
 	// gatewaySites are the sites that the gateway serves; none is every site.
 	gatewaySites []string
 }
@@ -64,7 +66,7 @@ func (r *Request) attestor() string {
 // parse reads a request and verifies all that needs neither attestor nor database. The request is returned with an error
 // too, as far as it was read: the event of a refusal says what is known.
 func parse(req *joinv1.JoinRequest) (*Request, error) {
-	r := &Request{body: &daemonv1.JoinRequestBody{}, gatewaySites: req.GetPeer().GetGatewaySites()}
+	r := &Request{body: &daemonv1.JoinRequestBody{}, address: req.GetPeer().GetAddress(), gatewaySites: req.GetPeer().GetGatewaySites()}
 	raw := req.GetRequest().GetBody()
 	r.digest = sha256.Sum256(raw)
 	if len(raw) > maxBody || proto.Unmarshal(raw, r.body) != nil {

@@ -21,6 +21,11 @@ func (s *Service) admission(n store.Node, c store.Cert) *daemonv1.Admission {
 	}
 }
 
+// admitted is the answer that admits.
+func (s *Service) admitted(n store.Node, c store.Cert) *daemonv1.JoinResponseBody {
+	return &daemonv1.JoinResponseBody{Result: &daemonv1.JoinResponseBody_Admission{Admission: s.admission(n, c)}}
+}
+
 func ders(certs []*x509.Certificate) [][]byte {
 	out := make([][]byte, 0, len(certs))
 	for _, c := range certs {
@@ -29,11 +34,10 @@ func ders(certs []*x509.Certificate) [][]byte {
 	return out
 }
 
-func (s *Service) signJoin(req *Request, a *daemonv1.Admission) (*daemonv1.JoinResponse, error) {
-	body, sig, err := s.sign(signing.JoinResponse, &daemonv1.JoinResponseBody{
-		Result:        &daemonv1.JoinResponseBody_Admission{Admission: a},
-		RequestSha256: req.digest[:], ServerTimeUnixMs: s.now().UnixMilli(),
-	})
+// signJoin completes and signs the answer to a join, an admission or a deferral.
+func (s *Service) signJoin(req *Request, answer *daemonv1.JoinResponseBody) (*daemonv1.JoinResponse, error) {
+	answer.RequestSha256, answer.ServerTimeUnixMs = req.digest[:], s.now().UnixMilli()
+	body, sig, err := s.sign(signing.JoinResponse, answer)
 	if err != nil {
 		return nil, err
 	}

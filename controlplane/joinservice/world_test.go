@@ -403,8 +403,13 @@ func (w *world) join(m *machine, tok token, change ...func(*call)) (*daemonv1.Ad
 	return w.open(req, resp), nil
 }
 
-// open verifies a response as a daemon does and returns what it admits to.
+// open verifies a response as a daemon does and returns what it admits to; a deferral admits to nothing.
 func (w *world) open(req *joinv1.JoinRequest, resp *daemonv1.JoinResponse) *daemonv1.Admission {
+	w.t.Helper()
+	return w.openBody(req, resp).GetAdmission()
+}
+
+func (w *world) openBody(req *joinv1.JoinRequest, resp *daemonv1.JoinResponse) *daemonv1.JoinResponseBody {
 	w.t.Helper()
 	cert, err := x509.ParseCertificate(resp.GetSig().GetCertificate())
 	if err != nil {
@@ -426,17 +431,27 @@ func (w *world) open(req *joinv1.JoinRequest, resp *daemonv1.JoinResponse) *daem
 	if body.GetServerTimeUnixMs() != w.now().UnixMilli() {
 		w.t.Error("server_time is not the control plane's")
 	}
-	return body.GetAdmission()
+	return &body
+}
+
+// mustAdmit sends a Join and returns the admission.
+func (w *world) mustAdmit(req *joinv1.JoinRequest) *daemonv1.Admission {
+	w.t.Helper()
+	resp, err := w.svc.Join(context.Background(), req)
+	if err != nil {
+		w.t.Fatalf("join: %v%s", err, w.lastRefusal())
+	}
+	a := w.open(req, resp)
+	if a == nil {
+		w.t.Fatal("the join is deferred")
+	}
+	return a
 }
 
 // mustJoin joins and returns the admission.
 func (w *world) mustJoin(m *machine, tok token, change ...func(*call)) *daemonv1.Admission {
 	w.t.Helper()
-	a, err := w.join(m, tok, change...)
-	if err != nil {
-		w.t.Fatalf("join: %v%s", err, w.lastRefusal())
-	}
-	return a
+	return w.mustAdmit(w.request(m, tok, change...))
 }
 
 func (w *world) lastRefusal() string {

@@ -98,7 +98,7 @@ func (tx *Tx) InsertNode(n Node) error {
 		nullBytes(n.HardwareKey), n.HardwareKeyTrusted, claims, millis(tx.now))
 }
 
-// ReclaimNode records that the machine joined again: the node's generation, trust, claims and state are replaced, its
+// ReclaimNode records that the machine joined again: the node's role, generation, trust, claims and state are replaced, its
 // conditions end. JoinedAt is the transaction's time.
 func (tx *Tx) ReclaimNode(n Node) error {
 	claims, err := jsonText(n.Claims)
@@ -106,9 +106,9 @@ func (tx *Tx) ReclaimNode(n Node) error {
 		return err
 	}
 	return tx.update("reclaim the node",
-		`UPDATE nodes SET state = ?, trust = ?, identity_generation = ?, claims = ?, conditions = NULL, joined_at = ?
+		`UPDATE nodes SET role = ?, state = ?, trust = ?, identity_generation = ?, claims = ?, conditions = NULL, joined_at = ?
 		 WHERE id = ?`,
-		n.State, n.Trust, n.IdentityGeneration, claims, millis(tx.now), n.ID)
+		n.Role, n.State, n.Trust, n.IdentityGeneration, claims, millis(tx.now), n.ID)
 }
 
 // Node returns a node or [ErrNotFound].

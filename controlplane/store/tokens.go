@@ -108,11 +108,11 @@ func (tx *Tx) TokensOfPool(poolID string, inactive bool, after string, limit int
 // TokensOfSite lists the tokens of a site's agents as [Tx.TokensOfPool] does those of a pool.
 func (tx *Tx) TokensOfSite(siteID string, inactive bool, after string, limit int) ([]Token, error) {
 	if inactive {
-		return many(tx, scanToken, `SELECT `+tokenColumns+` FROM join_tokens WHERE site_id = ? AND pool_id IS NULL AND id > ?
+		return many(tx, scanToken, `SELECT `+tokenColumns+` FROM join_tokens WHERE site_id = ? AND role = 'site' AND id > ?
 			ORDER BY id LIMIT ?`, siteID, after, limit)
 	}
 	return many(tx, scanToken, `SELECT `+tokenColumns+` FROM join_tokens WHERE id IN (
-		SELECT id FROM join_tokens WHERE site_id = ? AND pool_id IS NULL AND id > ? AND revoked_at IS NULL AND expires_at > ?
+		SELECT id FROM join_tokens WHERE site_id = ? AND role = 'site' AND id > ? AND revoked_at IS NULL AND expires_at > ?
 		AND uses_left > 0 ORDER BY id LIMIT ?) ORDER BY id`,
 		siteID, after, millis(tx.now), limit)
 }

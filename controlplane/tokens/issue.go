@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/hwclaims"
@@ -16,9 +19,10 @@ import (
 type IssueRequest struct {
 	// Role is [store.TokenSite], [store.TokenProvisioned] or [store.TokenDiscovery].
 	Role store.TokenRole
-	// SiteID is the site of a site token. For the others it is the pool's.
+	// SiteID is the site of a site token, and of a discovery token without a pool. For the others it is the pool's.
 	SiteID string
-	// PoolID is the pool of a provisioned or discovery token.
+	// PoolID is the pool of a provisioned or discovery token. A discovery token may leave it to whoever approves the machine;
+	// then it is the tenant's that owns the site.
 	PoolID string
 	// TTL is whole seconds between [MinTTL] and [MaxTTL].
 	TTL time.Duration
@@ -28,6 +32,8 @@ type IssueRequest struct {
 	MAC string
 	// NodeID is the node that the machine becomes again, for a provisioned token. It may be empty.
 	NodeID string
+	// WorkflowID is the workflow that a discovery token is for: who decides about the machine sees it. It may be empty.
+	WorkflowID string
 	// IssuedBy is the module or identity that asks.
 	IssuedBy string
 }
@@ -43,9 +49,13 @@ func (r IssueRequest) check() error {
 		if r.PoolID != "" || r.SiteID == "" {
 			return invalid("a site token names a site and no pool")
 		}
-	case store.TokenProvisioned, store.TokenDiscovery:
+	case store.TokenProvisioned:
 		if r.PoolID == "" || r.SiteID != "" {
-			return invalid("a %s token names a pool and no site", r.Role)
+			return invalid("a provisioned token names a pool and no site")
+		}
+	case store.TokenDiscovery:
+		if (r.PoolID == "") == (r.SiteID == "") {
+			return invalid("a discovery token names either a pool or a site")
 		}
 	case store.TokenNode:
 		return invalid("a node token is made by joinTokens.create")
@@ -60,6 +70,14 @@ func (r IssueRequest) check() error {
 	}
 	if r.NodeID != "" && r.Role != store.TokenProvisioned {
 		return invalid("only a provisioned token names a node")
+	}
+	if r.WorkflowID != "" && r.Role != store.TokenDiscovery {
+		return invalid("only a discovery token names a workflow")
+	}
+	if len(r.WorkflowID) > MaxWorkflowID || strings.ContainsFunc(r.WorkflowID, func(c rune) bool {
+		return c == utf8.RuneError || !unicode.IsPrint(c)
+	}) {
+		return invalid("a workflow's id is printable and has at most %d bytes", MaxWorkflowID)
 	}
 	if r.MAC != "" {
 		if err := hwclaims.ValidateExpect(hwclaims.Expect{MAC: r.MAC}); err != nil {
@@ -91,7 +109,7 @@ func (s *Service) Issue(ctx context.Context, r IssueRequest) (store.Token, beare
 func issue(tx *store.Tx, secret bearer.Secret, r IssueRequest) (store.Token, error) {
 	made := store.Token{
 		ID: tx.NewID(store.PrefixToken), Role: r.Role, SecretSHA256: secret.Digest(), MaxUses: max(1, r.MaxUses),
-		NodeID: r.NodeID, CreatedBy: r.IssuedBy, ExpiresAt: tx.Now().Add(r.TTL),
+		NodeID: r.NodeID, WorkflowID: r.WorkflowID, CreatedBy: r.IssuedBy, ExpiresAt: tx.Now().Add(r.TTL),
 		// The machine that a deploy installed is the node that it was before.
 		AllowReclaim: r.NodeID != "",
 	}
@@ -106,7 +124,7 @@ func issue(tx *store.Tx, secret bearer.Secret, r IssueRequest) (store.Token, err
 
 // place gives the token its tenant, site and pool.
 func place(tx *store.Tx, t *store.Token, r IssueRequest) error {
-	if r.Role == store.TokenSite {
+	if r.PoolID == "" {
 		site, err := tx.Site(r.SiteID)
 		if errors.Is(err, store.ErrNotFound) {
 			return fault.New(fault.NotFound, "", "site %q does not exist", r.SiteID)

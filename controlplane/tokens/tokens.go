@@ -24,6 +24,8 @@ import (
 const (
 	MinTTL = time.Minute
 	MaxTTL = 24 * time.Hour
+	// MaxWorkflowID is the length of a workflow's id, in bytes.
+	MaxWorkflowID = 128
 	// MaxUses is the most machines that a node token admits, MaxSiteUses that a site token does.
 	MaxUses     = 10_000
 	MaxSiteUses = 16

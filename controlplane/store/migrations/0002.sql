@@ -51,9 +51,9 @@ CREATE INDEX pools_in_use ON pools (tenant_id, id) WHERE archived_at IS NULL;
 CREATE INDEX pools_in_use_by_site ON pools (site_id, tenant_id) WHERE archived_at IS NULL;
 
 ALTER TABLE join_tokens ADD COLUMN workflow_id TEXT;
-CREATE INDEX join_tokens_by_site ON join_tokens (site_id, id) WHERE pool_id IS NULL;
+CREATE INDEX join_tokens_by_site ON join_tokens (site_id, id) WHERE role = 'site';
 CREATE INDEX join_tokens_live_of_site ON join_tokens (site_id, id, expires_at, uses_left, revoked_at)
-  WHERE pool_id IS NULL AND revoked_at IS NULL AND uses_left > 0;
+  WHERE role = 'site' AND revoked_at IS NULL AND uses_left > 0;
 CREATE INDEX api_keys_live ON api_keys (tenant_id, id, expires_at) WHERE revoked_at IS NULL;
 
 ALTER TABLE nodes ADD COLUMN cordoned_at BIGINT;
