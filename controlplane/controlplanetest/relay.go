@@ -30,6 +30,7 @@ type Relay struct {
 	renews []*joinv1.RenewRequest
 	join   JoinHook
 	renew  RenewHook
+	vouch  VouchHook
 	event  func(*joinv1.SessionEvent) *joinv1.SessionEvent
 	hello  func(*joinv1.SessionRequest)
 }
@@ -40,6 +41,9 @@ type JoinHook func(ctx context.Context, req *joinv1.JoinRequest, next func(*join
 
 // RenewHook is what a relay does with a Renew, as a [JoinHook].
 type RenewHook func(ctx context.Context, req *joinv1.RenewRequest, next func(*joinv1.RenewRequest) (*daemonv1.RenewResponse, error)) (*daemonv1.RenewResponse, error)
+
+// VouchHook is what a relay does with a Vouch, as a [JoinHook].
+type VouchHook func(ctx context.Context, req *joinv1.VouchRequest, next func(*joinv1.VouchRequest) (*daemonv1.VouchAck, error)) (*daemonv1.VouchAck, error)
 
 // Relay starts a relay, which ends with the test. Until a hook is set it relays as any gateway.
 func (cp *ControlPlane) Relay(t testing.TB) *Relay {
@@ -70,6 +74,13 @@ func (r *Relay) OnRenew(h RenewHook) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.renew = h
+}
+
+// OnVouch sets what the relay does with a Vouch; nil relays.
+func (r *Relay) OnVouch(h VouchHook) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.vouch = h
 }
 
 // OnSession sets what the relay does with a Session: hello may change what JoinService is asked, event may change what it
@@ -174,6 +185,18 @@ func (r *Relay) tamper(ctx context.Context, method string, req, resp any, cc *gr
 		}
 		answer, err := hook(ctx, proto.CloneOf(req), func(changed *joinv1.RenewRequest) (*daemonv1.RenewResponse, error) {
 			out := new(daemonv1.RenewResponse)
+			return out, call(ctx, method, changed, out, cc, opts...)
+		})
+		return answered(resp, answer, err)
+	case *joinv1.VouchRequest:
+		r.mu.Lock()
+		hook := r.vouch
+		r.mu.Unlock()
+		if hook == nil {
+			break
+		}
+		answer, err := hook(ctx, proto.CloneOf(req), func(changed *joinv1.VouchRequest) (*daemonv1.VouchAck, error) {
+			out := new(daemonv1.VouchAck)
 			return out, call(ctx, method, changed, out, cc, opts...)
 		})
 		return answered(resp, answer, err)
