@@ -116,7 +116,7 @@ func (s *Service) change(
 	err := s.Store.Write(ctx, func(tx *store.Tx) (err error) {
 		n, err = tx.Node(nodeID)
 		if errors.Is(err, store.ErrNotFound) || err == nil && n.TenantID != tenantID {
-			return fault.New(fault.NotFound, "", "node %q does not exist", nodeID)
+			return fault.New(fault.NotFound, "", "no node %q", nodeID)
 		}
 		if err != nil {
 			return err
