@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,20 @@ import (
 // requests is a good request of every method, as far as its shape goes.
 func (f *fixture) requests() map[string]map[string]any {
 	node := map[string]any{"tenantId": f.tenant, "nodeId": store.NewID(store.PrefixNode, start)}
+	request := map[string]any{"tenantId": f.tenant, "poolId": f.pool, "requestId": store.NewID(store.PrefixJoinRequest, start)}
 	return map[string]map[string]any{
+		"tenants.create":       {"name": "n", "idempotencyKey": "k"},
+		"sites.create":         {"tenantId": f.tenant, "name": "n", "idempotencyKey": "k"},
+		"sites.update":         {"tenantId": f.tenant, "siteId": f.site, "name": "eu"},
+		"pools.create":         {"tenantId": f.tenant, "siteId": f.site, "name": "n", "idempotencyKey": "k"},
+		"pools.update":         {"tenantId": f.tenant, "poolId": f.spare, "name": "spare"},
+		"pools.archive":        {"tenantId": f.tenant, "poolId": f.noBCD},
+		"apiKeys.create":       {"tenantId": f.tenant, "name": "n", "actions": []any{"compute:api-keys:create"}, "idempotencyKey": "k"},
+		"apiKeys.list":         {"tenantId": f.tenant},
+		"apiKeys.revoke":       {"tenantId": f.tenant, "keyId": store.NewID(store.PrefixKey, start)},
+		"siteTokens.create":    {"tenantId": f.tenant, "siteId": f.site, "ttlSeconds": 3600, "idempotencyKey": "k"},
+		"siteTokens.list":      {"tenantId": f.tenant, "siteId": f.site},
+		"siteTokens.revoke":    {"tenantId": f.tenant, "siteId": f.site, "tokenId": store.NewID(store.PrefixToken, start)},
 		"tenants.list":         {},
 		"sites.list":           {"tenantId": f.tenant},
 		"pools.list":           {"tenantId": f.tenant},
@@ -26,17 +40,36 @@ func (f *fixture) requests() map[string]map[string]any {
 		"joinTokens.revoke":    {"tenantId": f.tenant, "poolId": f.pool, "tokenId": store.NewID(store.PrefixToken, start)},
 		"nodes.list":           {"tenantId": f.tenant},
 		"nodes.get":            node,
+		"nodes.adopt":          node,
+		"nodes.cordon":         node,
+		"nodes.uncordon":       node,
 		"nodes.revokeIdentity": node,
+		"nodes.delete":         node,
+		"joinRequests.list":    {"tenantId": f.tenant, "poolId": f.pool},
+		"joinRequests.approve": request,
+		"joinRequests.reject":  request,
 		"events.list":          {"tenantId": f.tenant},
 	}
 }
 
-// Req: JT-008 JT-044 JT-048
+// Req: JT-008 JT-044 JT-048 JT-055 AP-022 AP-023 AP-027 AP-032
 func TestDecisions(t *testing.T) {
 	f := newFixture(t)
 	requests := f.requests()
 	node := requests["nodes.get"]["nodeId"].(string)
 	want := map[string]string{
+		"tenants.create":       "compute:tenants:create on compute-tenant/" + f.tenant,
+		"sites.create":         "compute:sites:manage on compute-tenant/" + f.tenant,
+		"sites.update":         "compute:sites:manage on compute-site/" + f.site,
+		"pools.create":         "compute:pools:manage on compute-tenant/" + f.tenant,
+		"pools.update":         "compute:pools:manage on compute-pool/" + f.spare,
+		"pools.archive":        "compute:pools:manage on compute-pool/" + f.noBCD,
+		"apiKeys.create":       "compute:api-keys:create on compute-tenant/" + f.tenant,
+		"apiKeys.list":         "compute:api-keys:read on compute-tenant/" + f.tenant,
+		"apiKeys.revoke":       "compute:api-keys:revoke on compute-api-key/" + requests["apiKeys.revoke"]["keyId"].(string),
+		"siteTokens.create":    "compute:sites:manage on compute-site/" + f.site,
+		"siteTokens.list":      "compute:sites:manage on compute-site/" + f.site,
+		"siteTokens.revoke":    "compute:sites:manage on compute-site/" + f.site,
 		"tenants.list":         "compute:tenants:read on compute-tenant/" + f.tenant,
 		"sites.list":           "compute:sites:read on compute-tenant/" + f.tenant,
 		"pools.list":           "compute:pools:read on compute-tenant/" + f.tenant,
@@ -45,7 +78,14 @@ func TestDecisions(t *testing.T) {
 		"joinTokens.revoke":    "compute:join-tokens:revoke on compute-pool/" + f.pool,
 		"nodes.list":           "compute:nodes:read on compute-tenant/" + f.tenant,
 		"nodes.get":            "compute:nodes:read on compute-node/" + node,
+		"nodes.adopt":          "compute:nodes:adopt on compute-node/" + node,
+		"nodes.cordon":         "compute:nodes:cordon on compute-node/" + node,
+		"nodes.uncordon":       "compute:nodes:cordon on compute-node/" + node,
 		"nodes.revokeIdentity": "compute:nodes:revoke-identity on compute-node/" + node,
+		"nodes.delete":         "compute:nodes:delete on compute-node/" + node,
+		"joinRequests.list":    "compute:join-tokens:read on compute-pool/" + f.pool,
+		"joinRequests.approve": "compute:join-tokens:create on compute-pool/" + f.pool,
+		"joinRequests.reject":  "compute:join-tokens:create on compute-pool/" + f.pool,
 		"events.list":          "compute:events:read on compute-tenant/" + f.tenant,
 	}
 	for _, method := range httpapi.Methods() {
@@ -56,6 +96,9 @@ func TestDecisions(t *testing.T) {
 				t.Error(diff)
 			}
 			action, _, _ := strings.Cut(want[method], " ")
+			if !slices.Contains(httpapi.Actions, action) {
+				t.Errorf("%q is not among the actions, so that no API key could be made for it", action)
+			}
 
 			// A key with that action only, of that method's tenant, is let through to the method.
 			allowed, _ := f.newKey(store.APIKey{TenantID: f.tenant, Actions: []string{action}})

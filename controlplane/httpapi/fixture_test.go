@@ -274,3 +274,31 @@ func with(in map[string]any, key string, value any) map[string]any {
 	}
 	return out
 }
+
+// customSite makes a custom site of the tenant.
+func (f *fixture) customSite() string {
+	f.t.Helper()
+	id := store.NewID(store.PrefixSite, f.now())
+	f.write(func(tx *store.Tx) error {
+		return tx.InsertSite(store.Site{ID: id, TenantID: f.tenant, Name: "custom", Custom: true})
+	})
+	return id
+}
+
+// audit returns the tenant's audit rows of an action.
+func (f *fixture) audit(tenant string, action events.Action) (found []events.Audit) {
+	f.t.Helper()
+	err := f.store.Read(f.t.Context(), func(tx *store.Tx) error {
+		all, err := tx.Audit(tenant, "", 1000)
+		for _, a := range all {
+			if a.Action == action {
+				found = append(found, a)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return found
+}

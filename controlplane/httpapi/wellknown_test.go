@@ -154,8 +154,11 @@ func TestEveryMethodIsKnown(t *testing.T) {
 	got := httpapi.Methods()
 	slices.Sort(got)
 	want := []string{
-		"events.list", "joinTokens.create", "joinTokens.list", "joinTokens.revoke", "nodes.get", "nodes.list",
-		"nodes.revokeIdentity", "pools.list", "sites.list", "tenants.list",
+		"apiKeys.create", "apiKeys.list", "apiKeys.revoke", "events.list", "joinRequests.approve", "joinRequests.list",
+		"joinRequests.reject", "joinTokens.create", "joinTokens.list", "joinTokens.revoke", "nodes.adopt", "nodes.cordon",
+		"nodes.delete", "nodes.get", "nodes.list", "nodes.revokeIdentity", "nodes.uncordon", "pools.archive", "pools.create",
+		"pools.list", "pools.update", "siteTokens.create", "siteTokens.list", "siteTokens.revoke", "sites.create", "sites.list",
+		"sites.update", "tenants.create", "tenants.list",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
