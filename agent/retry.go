@@ -59,6 +59,9 @@ func (j *joiner) run(ctx context.Context) (JoinResult, error) {
 		if err != nil {
 			return JoinResult{}, err
 		}
+		if wait == 0 {
+			continue
+		}
 		if err := j.sleep(ctx, wait); err != nil {
 			return JoinResult{}, err
 		}
