@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,10 +64,23 @@ type JoinConfig struct {
 // AttestorsConfig says which attestors are there: those whose section is.
 type AttestorsConfig struct {
 	JoinToken *JoinTokenConfig `toml:"join-token"`
+	Discovery *DiscoveryConfig `toml:"discovery"`
+	X509PoP   *X509PoPConfig   `toml:"x509pop"`
 }
 
 // JoinTokenConfig is the section of the attestor join-token. It has no keys.
 type JoinTokenConfig struct{}
+
+// DiscoveryConfig is the section of the attestor discovery.
+type DiscoveryConfig struct {
+	// Approval says about which machines a person decides.
+	Approval joinservice.ApprovalRule `toml:"approval" comment:"About which machines a person decides: never, unknown-machines or always."`
+	// PendingTTLSeconds is how long a join request waits for a decision, 60 to 604800 seconds.
+	PendingTTLSeconds int `toml:"pending_ttl_seconds" comment:"How long a join request waits for a decision, 60 to 604800."`
+}
+
+// X509PoPConfig is the section of the attestor x509pop. It has no keys.
+type X509PoPConfig struct{}
 
 // withDefaults fills what is not set.
 func (c Config) withDefaults() Config {
@@ -87,6 +101,12 @@ func (c Config) withDefaults() Config {
 	number(&c.Gateway.RefusedPerSecond, 20)
 	number(&c.Gateway.RefusedBurst, 200)
 	number(&c.Join.CertTTLSeconds, int(joinservice.MaxCertTTL/time.Second))
+	if c.Attestors.Discovery != nil {
+		discovery := *c.Attestors.Discovery
+		set((*string)(&discovery.Approval), string(joinservice.ApproveUnknown))
+		number(&discovery.PendingTTLSeconds, int(joinservice.DefaultPendingTTL/time.Second))
+		c.Attestors.Discovery = &discovery
+	}
 	return c
 }
 
@@ -114,6 +134,9 @@ func (c Config) check() error {
 		return fault.New(fault.Config, fmt.Sprintf("set it to a number from 1 to %d", int(joinservice.MaxCertTTL/time.Second)),
 			"join.cert_ttl_seconds is %d", c.Join.CertTTLSeconds)
 	}
+	if err := c.Attestors.Discovery.check(); err != nil {
+		return err
+	}
 	if c.Gateway.RefusedPerSecond < 1 || c.Gateway.RefusedBurst < 1 {
 		return fault.New(fault.Config, "set both to a positive number", "gateway.refused_per_second is %d and gateway.refused_burst %d",
 			c.Gateway.RefusedPerSecond, c.Gateway.RefusedBurst)
@@ -133,6 +156,22 @@ func (c Config) check() error {
 		if err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
 			return fault.New(fault.Config, "write it as https://HOST or https://HOST:PORT", "gateway.url is %q", c.Gateway.URL)
 		}
+	}
+	return nil
+}
+
+func (d *DiscoveryConfig) check() error {
+	if d == nil {
+		return nil
+	}
+	if !slices.Contains(joinservice.ApprovalRules, d.Approval) {
+		return fault.New(fault.Config, fmt.Sprintf("set it to %q, %q or %q", joinservice.ApproveNever, joinservice.ApproveUnknown, joinservice.ApproveAlways),
+			"attestors.discovery.approval is %q", d.Approval)
+	}
+	least, most := int(joinservice.MinPendingTTL/time.Second), int(joinservice.MaxPendingTTL/time.Second)
+	if d.PendingTTLSeconds < least || d.PendingTTLSeconds > most {
+		return fault.New(fault.Config, fmt.Sprintf("set it to a number from %d to %d", least, most),
+			"attestors.discovery.pending_ttl_seconds is %d", d.PendingTTLSeconds)
 	}
 	return nil
 }

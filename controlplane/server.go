@@ -115,7 +115,9 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 			return nil, err
 		}
 	}
-	if s.store, err = store.Open(ctx, store.Options{Path: filepath.Join(o.Dir, databaseFile), Now: o.Now, AfterStep: o.AfterStep}); err != nil {
+	if s.store, err = store.Open(ctx, store.Options{
+		Path: filepath.Join(o.Dir, databaseFile), Existing: config.RootTenant != "", Now: o.Now, AfterStep: o.AfterStep,
+	}); err != nil {
 		return nil, err
 	}
 	if config.RootTenant, err = makeRoot(ctx, s.store, config.RootTenant); err != nil {
@@ -186,9 +188,7 @@ func (s *Server) build() (err error) {
 	}
 	if !s.o.WithoutJoinKeys {
 		jo.Keys = joinservice.KeysOf(s.bundle)
-		if s.config.Attestors.JoinToken == nil {
-			jo.Attestors = []joinservice.Attestor{} // none, not the default
-		}
+		jo.Attestors = s.config.Attestors.make(jo.Keys)
 		ao.PKI = s.bundle.Public()
 		if s.config.Gateway.URL != "" {
 			ao.Gateway = &httpapi.Gateway{URL: s.config.Gateway.URL, ServerName: s.config.Gateway.ServerName}

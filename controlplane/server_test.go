@@ -297,6 +297,11 @@ func TestStartsThatAreRefused(t *testing.T) {
 		"wrong type":          {serverTOML("[join]\ncert_ttl_seconds = \"1h\"\n"), fault.Config, "line 2"},
 		"long certificates":   {serverTOML("[join]\ncert_ttl_seconds = 86401\n"), fault.Config, "cert_ttl_seconds is 86401"},
 		"negative lifetime":   {serverTOML("[join]\ncert_ttl_seconds = -1\n"), fault.Config, "cert_ttl_seconds is -1"},
+		"unknown approval":    {serverTOML("[attestors.discovery]\napproval = \"sometimes\"\n"), fault.Config, `attestors.discovery.approval is "sometimes"`},
+		"short wait":          {serverTOML("[attestors.discovery]\npending_ttl_seconds = 59\n"), fault.Config, "attestors.discovery.pending_ttl_seconds is 59"},
+		"long wait":           {serverTOML("[attestors.discovery]\npending_ttl_seconds = 604801\n"), fault.Config, "attestors.discovery.pending_ttl_seconds is 604801"},
+		"key of x509pop":      {serverTOML("[attestors.x509pop]\ndays = 7\n"), fault.Config, `unknown key "attestors.x509pop.days"`},
+		"unknown attestor":    {serverTOML("[attestors.password]\n"), fault.Config, `unknown key "attestors.password"`},
 		"plain gateway":       {serverTOML("[gateway]\nurl = \"http://x\"\n"), fault.Config, "gateway.url"},
 		"URL with a path":     {serverTOML("[gateway]\nurl = \"https://x/y\"\n"), fault.Config, "gateway.url"},
 		"half of TLS":         {serverTOML("[api]\nlisten = \"127.0.0.1:0\"\ntls_cert = \"a\"\n"), fault.Config, "go together"},
@@ -475,13 +480,31 @@ func TestAttestorsAreThoseWithASection(t *testing.T) {
 	if !strings.Contains(string(text), "[attestors.join-token]") {
 		t.Fatalf("server.toml has no section for join-token:\n%s", text)
 	}
-	without := strings.Replace(string(text), "[attestors.join-token]", "", 1)
+	for _, section := range []string{"discovery", "x509pop"} {
+		if strings.Contains(string(text), section) {
+			t.Errorf("the first start switches on %s:\n%s", section, text)
+		}
+	}
+	without := strings.Replace(string(text), "[attestors.join-token]", "[attestors.discovery]\n[attestors.x509pop]", 1)
 	if err := os.WriteFile(filepath.Join(dir, "server.toml"), []byte(without), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, _ = run(t, options(t, dir))
-	if s.Config().Attestors.JoinToken != nil {
+	s, stop = run(t, options(t, dir))
+	got := s.Config().Attestors
+	if got.JoinToken != nil {
 		t.Error("an attestor without a section is there")
+	}
+	if got.X509PoP == nil || got.Discovery == nil || *got.Discovery != (controlplane.DiscoveryConfig{Approval: "unknown-machines", PendingTTLSeconds: 86400}) {
+		t.Errorf("attestors %+v, discovery %+v", got, got.Discovery)
+	}
+	stop()
+	with := strings.Replace(without, "[attestors.discovery]", "[attestors.discovery]\napproval = \"always\"\npending_ttl_seconds = 60", 1)
+	if err := os.WriteFile(filepath.Join(dir, "server.toml"), []byte(with), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, _ = run(t, options(t, dir))
+	if d := s.Config().Attestors.Discovery; *d != (controlplane.DiscoveryConfig{Approval: "always", PendingTTLSeconds: 60}) {
+		t.Errorf("discovery %+v", d)
 	}
 }
 

@@ -36,6 +36,8 @@ type Options struct {
 	AnswerAtOnce bool
 	// RefusedPerSecond and RefusedBurst limit refused calls; 0 is 1,000 and 10,000, more than a test makes by chance.
 	RefusedPerSecond, RefusedBurst int
+	// Attestors switches on the attestors that have a section, beside join-token.
+	Attestors controlplane.AttestorsConfig
 	// Sites are the sites that the gateway says it serves.
 	Sites []string
 	// Log gets the log. Nil is the test's output.
@@ -129,7 +131,7 @@ func (cp *ControlPlane) start(t testing.TB, l net.Listener) {
 			Gateway: controlplane.GatewayConfig{
 				Listen: cp.addr, URL: cp.GatewayURL, RefusedPerSecond: cp.options.RefusedPerSecond, RefusedBurst: cp.options.RefusedBurst,
 			},
-			Join: controlplane.JoinConfig{CertTTLSeconds: int(cp.options.CertTTL / time.Second)},
+			Join: controlplane.JoinConfig{CertTTLSeconds: int(cp.options.CertTTL / time.Second)}, Attestors: cp.options.Attestors,
 		},
 	})
 	check(t, err)
