@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"slices"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -31,10 +32,12 @@ const (
 //  1. in the database, in one transaction: the root tenant, one site and one pool, where there is no tenant;
 //  2. server.toml, once the listeners have their ports;
 //  3. admin.toml, with a new API key;
-//  4. that key's digest in the database, where the root tenant has no key yet.
+//  4. that key's digest in the database.
 //
 // admin.toml comes before its digest: a key that is only in the database could never be used, one that is only in the
-// file is completed. Once the tenant has a key, a file that is gone is not made again: its owner moved it.
+// file is completed. While the root tenant has a good key that may do everything, a file that is gone is not made again:
+// its owner moved it. Once the last such key was revoked or has expired, the next start makes a new one: whoever runs the
+// server has the database anyway, and must not be locked out of it.
 
 // readConfig returns server.toml, or, where there is none, the defaults for the first start; written says which.
 func readConfig(dir *statefile.Dir, first Config) (c Config, written bool, err error) {
@@ -99,17 +102,13 @@ type admin struct {
 	APIKey string `toml:"api_key"`
 }
 
-// makeAdmin makes the root tenant's first API key and writes it to admin.toml.
+// makeAdmin makes an API key of the root tenant that may do everything, where there is none, and writes it to admin.toml.
 func makeAdmin(ctx context.Context, db store.Store, dir *statefile.Dir, root, url string) error {
-	var keys []store.APIKey
-	err := db.Read(ctx, func(tx *store.Tx) (err error) {
-		keys, err = tx.APIKeys(root, true, "", 1)
-		return err
-	})
+	there, err := hasAdmin(ctx, db, root)
 	if err != nil {
 		return fmt.Errorf("cannot look for API keys: %w", err)
 	}
-	if len(keys) > 0 {
+	if there {
 		return nil
 	}
 	digest, err := writeAdmin(dir, url)
@@ -118,13 +117,33 @@ func makeAdmin(ctx context.Context, db store.Store, dir *statefile.Dir, root, ur
 	}
 	err = db.Write(ctx, func(tx *store.Tx) error {
 		return tx.InsertAPIKey(store.APIKey{
-			ID: tx.NewID(store.PrefixKey), TenantID: root, Name: "admin", SHA256: digest, Actions: []string{"compute:*"},
+			ID: tx.NewID(store.PrefixKey), TenantID: root, Name: "admin", SHA256: digest, Actions: []string{apikeys.All},
 		})
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make the admin API key: %w", err)
 	}
 	return nil
+}
+
+// hasAdmin reports whether the root tenant has a good key that may do everything.
+func hasAdmin(ctx context.Context, db store.Store, root string) (there bool, err error) {
+	const page = 200
+	err = db.Read(ctx, func(tx *store.Tx) error {
+		there = false
+		for after := ""; ; {
+			keys, err := tx.APIKeys(root, false, after, page)
+			if err != nil {
+				return err
+			}
+			there = slices.ContainsFunc(keys, func(k store.APIKey) bool { return apikeys.Covers(k.Actions, apikeys.All) })
+			if there || len(keys) < page {
+				return nil
+			}
+			after = keys[page-1].ID
+		}
+	})
+	return there, err
 }
 
 // writeAdmin returns the digest of a fresh key that is in admin.toml. A file that a crash left without its digest is

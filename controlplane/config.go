@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/better-compute/bcd/controlplane/httpapi"
 	"github.com/better-compute/bcd/controlplane/joinservice"
+	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/internal/fault"
 )
 
@@ -82,6 +84,13 @@ type DiscoveryConfig struct {
 // X509PoPConfig is the section of the attestor x509pop. It has no keys.
 type X509PoPConfig struct{}
 
+var (
+	// basePath is what goes into URLs as it stands.
+	basePath = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
+	// hostName is a DNS name or an IP address, as far as its characters go.
+	hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$|^[0-9A-Fa-f:.]+$`)
+)
+
 // withDefaults fills what is not set.
 func (c Config) withDefaults() Config {
 	set := func(s *string, v string) {
@@ -112,12 +121,28 @@ func (c Config) withDefaults() Config {
 
 // parseConfig reads server.toml.
 func parseConfig(text []byte) (Config, error) {
+	// What the file leaves out is the default. What it says, a zero or an empty text too, is judged as it stands: so it is
+	// read over the defaults. Which sections it has, on which their defaults depend, is read first.
+	var given Config
+	if err := decodeConfig(text, &given); err != nil {
+		return Config{}, err
+	}
 	var c Config
-	if err := toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields().Decode(&c); err != nil {
-		return Config{}, fault.New(fault.Config, "", "%w", tomlError(err))
+	if given.Attestors.Discovery != nil {
+		c.Attestors.Discovery = &DiscoveryConfig{}
 	}
 	c = c.withDefaults()
+	if err := decodeConfig(text, &c); err != nil {
+		return Config{}, err
+	}
 	return c, c.check()
+}
+
+func decodeConfig(text []byte, c *Config) error {
+	if err := toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields().Decode(c); err != nil {
+		return fault.New(fault.Config, "", "%w", tomlError(err))
+	}
+	return nil
 }
 
 func (c Config) marshal() ([]byte, error) {
@@ -130,6 +155,15 @@ func (c Config) marshal() ([]byte, error) {
 
 // check refuses what no server can run with. What a part checks by itself is left to it.
 func (c Config) check() error {
+	if c.RootTenant != "" && store.CheckID(store.PrefixTenant, c.RootTenant) != nil {
+		return fault.New(fault.Config, `write the id of a tenant, tn_…; "better-compute tenants list" shows it`, "root_tenant is %q", c.RootTenant)
+	}
+	if !basePath.MatchString(c.BasePath) {
+		return fault.New(fault.Config, "write it as "+httpapi.DefaultBasePath, "base_path is %q, which is not a base path", c.BasePath)
+	}
+	if n := c.Gateway.ServerName; n != "" && !hostName.MatchString(n) {
+		return fault.New(fault.Config, "write a host name or an IP address, without a scheme or a port", "gateway.server_name is %q", n)
+	}
 	if c.Join.CertTTLSeconds < 1 || time.Duration(c.Join.CertTTLSeconds)*time.Second > joinservice.MaxCertTTL {
 		return fault.New(fault.Config, fmt.Sprintf("set it to a number from 1 to %d", int(joinservice.MaxCertTTL/time.Second)),
 			"join.cert_ttl_seconds is %d", c.Join.CertTTLSeconds)

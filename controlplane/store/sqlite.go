@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
@@ -45,13 +47,8 @@ func Open(ctx context.Context, o Options) (_ Store, err error) {
 	if o.Now == nil {
 		return nil, errors.New("cannot open the database: no clock")
 	}
-	// SQLite creates with the umask's mode; the file holds hardware claims.
-	f, err := os.OpenFile(o.Path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fault.New(fault.Unwritable, "", "cannot open the database: %w", err)
-	}
-	if err := f.Close(); err != nil {
-		return nil, fmt.Errorf("cannot open the database: %w", err)
+	if err := prepare(o); err != nil {
+		return nil, err
 	}
 	path, err := filepath.Abs(o.Path)
 	if err != nil {
@@ -87,6 +84,41 @@ func Open(ctx context.Context, o Options) (_ Store, err error) {
 		s.readers <- nil
 	}
 	return s, nil
+}
+
+const (
+	hintSpace    = "free space on the database's file system"
+	hintRestore  = "restore the database from a backup"
+	hintWritable = "make the database, its folder and its file system writable for the user that runs better-compute"
+)
+
+// prepare looks at the file and makes it where it may be made.
+func prepare(o Options) error {
+	// SQLite creates with the umask's mode; the file holds hardware claims.
+	flags := os.O_RDWR | os.O_CREATE
+	if o.Existing {
+		flags = os.O_RDWR
+	}
+	f, err := os.OpenFile(o.Path, flags, 0o600)
+	switch {
+	case o.Existing && errors.Is(err, fs.ErrNotExist):
+		return fault.New(fault.Config, hintRestore, "cannot open the database: %w", err)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fault.New(fault.NoSpace, hintSpace, "cannot make the database: %w", err)
+	case err != nil:
+		return fault.New(fault.Unwritable, hintWritable, "cannot open the database: %w", err)
+	}
+	info, err := f.Stat()
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("cannot open the database: %w", err)
+	}
+	switch {
+	case !info.Mode().IsRegular():
+		return fault.New(fault.Config, hintRestore, "cannot open the database: %q is not a regular file", o.Path)
+	case o.Existing && info.Size() == 0:
+		return fault.New(fault.Config, hintRestore, "cannot open the database: %q is empty", o.Path)
+	}
+	return nil
 }
 
 var errClosed = errors.New("the database is closed")
@@ -158,13 +190,15 @@ func classify(err error) error {
 	case sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID:
 		return fmt.Errorf("%w: %w", ErrDuplicate, err)
 	case sqlite3.SQLITE_FULL:
-		return fault.New(fault.NoSpace, "free space on the database's file system", "%w", err)
+		return fault.New(fault.NoSpace, hintSpace, "%w", err)
 	}
 	switch e.Code() & 0xff { // without what SQLite adds of the place
 	case sqlite3.SQLITE_BUSY:
 		return fault.New(fault.Busy, "end the other program that uses the database", "%w", err)
 	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
-		return fault.New(fault.Config, "restore the database from a backup", "%w", err)
+		return fault.New(fault.Config, hintRestore, "%w", err)
+	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
+		return fault.New(fault.Unwritable, hintWritable, "%w", err)
 	}
 	return err
 }

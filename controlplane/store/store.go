@@ -45,6 +45,9 @@ var (
 type Options struct {
 	// Path is the SQLite file. It is created with mode 0600 when it does not exist.
 	Path string
+	// Existing says that the database was made before: one that is missing or empty is [fault.Config], and nothing is made
+	// in its place.
+	Existing bool
 	// Now is the control plane's clock. Required.
 	Now func() time.Time
 	// AfterStep, if set, is called after each statement that writes, with the statement's name. An error fails the
