@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -443,6 +444,14 @@ func TestIssue(t *testing.T) {
 		"provisioned into no pool":    {fault.InvalidArgument, tokens.IssueRequest{Role: store.TokenProvisioned}},
 		"provisioned, unmanned pool":  {fault.InvalidState, tokens.IssueRequest{Role: store.TokenProvisioned, PoolID: unmanned}},
 		"discovery":                   {"", tokens.IssueRequest{Role: store.TokenDiscovery, PoolID: pool, MAC: mac}},
+		"discovery at a site":         {"", tokens.IssueRequest{Role: store.TokenDiscovery, SiteID: site, MAC: mac}},
+		"discovery of a workflow":     {"", tokens.IssueRequest{Role: store.TokenDiscovery, PoolID: pool, MAC: mac, WorkflowID: "wf_1"}},
+		"discovery, site and pool":    {fault.InvalidArgument, tokens.IssueRequest{Role: store.TokenDiscovery, SiteID: site, PoolID: pool, MAC: mac}},
+		"discovery nowhere":           {fault.InvalidArgument, tokens.IssueRequest{Role: store.TokenDiscovery, MAC: mac}},
+		"discovery, no such site":     {fault.NotFound, tokens.IssueRequest{Role: store.TokenDiscovery, SiteID: "site_x", MAC: mac}},
+		"a workflow in two lines":     {fault.InvalidArgument, tokens.IssueRequest{Role: store.TokenDiscovery, PoolID: pool, MAC: mac, WorkflowID: "a\nb"}},
+		"a long workflow":             {fault.InvalidArgument, tokens.IssueRequest{Role: store.TokenDiscovery, PoolID: pool, MAC: mac, WorkflowID: strings.Repeat("w", 129)}},
+		"provisioned of a workflow":   {fault.InvalidArgument, tokens.IssueRequest{Role: store.TokenProvisioned, PoolID: pool, WorkflowID: "wf_1"}},
 		"discovery for no MAC":        {fault.InvalidArgument, tokens.IssueRequest{Role: store.TokenDiscovery, PoolID: pool}},
 		"discovery, 2 uses":           {fault.InvalidArgument, tokens.IssueRequest{Role: store.TokenDiscovery, PoolID: pool, MAC: mac, MaxUses: 2}},
 		"discovery, other MAC form":   {fault.InvalidArgument, tokens.IssueRequest{Role: store.TokenDiscovery, PoolID: pool, MAC: "b49691a70001"}},
@@ -462,7 +471,7 @@ func TestIssue(t *testing.T) {
 			continue
 		}
 		if made.Role != c.request.Role || made.UsesLeft != max(1, c.request.MaxUses) || made.SiteID != site || made.TenantID != tenant ||
-			made.NodeID != c.request.NodeID || made.AllowReclaim != (made.NodeID != "") || text.ID() != made.ID {
+			made.NodeID != c.request.NodeID || made.PoolID != c.request.PoolID || made.WorkflowID != c.request.WorkflowID || made.AllowReclaim != (made.NodeID != "") || text.ID() != made.ID {
 			t.Errorf("%s: %+v", name, made)
 		}
 		if bound := made.Expect != nil && *made.Expect == (hwclaims.Expect{MAC: mac}); bound != (made.Role == store.TokenDiscovery) {
