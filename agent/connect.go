@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/tls"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/better-compute/bcd/agent/session"
@@ -16,16 +17,18 @@ import (
 // liveSession is a session that runs.
 type liveSession struct {
 	*session.Session
-	id     *identity.Identity // whose certificate it presents
-	opened time.Time
-	ended  chan error // gets why the session ended, once
-	cancel context.CancelFunc
+	id       *identity.Identity // whose certificate it presents
+	opened   time.Time
+	ended    chan error // gets why the session ended, once
+	cancel   context.CancelFunc
+	vouching sync.WaitGroup // what sends vouches
 }
 
 func (l *liveSession) stop() {
 	if l != nil {
 		l.cancel()
 		l.Close()
+		l.vouching.Wait()
 	}
 }
 
@@ -94,7 +97,7 @@ func (n *node) openSession(ctx context.Context) (*liveSession, error) {
 	acks := make(chan *daemonv1.VouchAck, 1)
 	go func() { l.ended <- s.Run(ctx, n.handling(acks)) }()
 	if n.board.vouches != nil {
-		go n.sendVouches(ctx, l, key, acks)
+		l.vouching.Go(func() { n.sendVouches(ctx, l, key, acks) })
 	}
 	n.log.InfoContext(ctx, "open session", "session", s.ID, "node", id.NodeID, certificateAttrs(id))
 	n.board.update(func(st *Status) {

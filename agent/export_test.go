@@ -55,3 +55,52 @@ var AskAgain = askAgain
 
 // SleepWall is how a join waits.
 func (a *Agent) SleepWall(ctx context.Context, d time.Duration) error { return a.sleepWall(ctx, d) }
+
+// SetVouchAnswer sets how long a vouch may go unanswered.
+func SetVouchAnswer(d time.Duration) (restore func()) { return set(&vouchAnswer, d) }
+
+// SetVouchDeadline sets how long who asks for a vouch waits.
+func SetVouchDeadline(d time.Duration) (restore func()) { return set(&vouchDeadline, d) }
+
+// MaxVouches is how many vouches are kept.
+const MaxVouches = maxVouches
+
+// Vouches are the vouches that wait, for their tests.
+type Vouches struct{ q *vouches }
+
+// NewVouches returns none.
+func NewVouches() Vouches { return Vouches{newVouches()} }
+
+// Add keeps a vouch. settled returns whether it is settled, and why it is not recorded.
+func (v Vouches) Add(mac string, epoch uint64) (settled func() (bool, error), err error) {
+	w, err := v.q.add(mac, epoch)
+	if err != nil {
+		return nil, err
+	}
+	return func() (bool, error) {
+		select {
+		case <-w.settled:
+			return true, w.err
+		default:
+			return false, nil
+		}
+	}, nil
+}
+
+// Next returns the MAC and the epoch of the vouch to send.
+func (v Vouches) Next() (mac string, epoch uint64) {
+	w, _ := v.q.next()
+	if w == nil {
+		return "", 0
+	}
+	return w.mac, w.epoch
+}
+
+// PutOffNext lets the others go before the next one, SettleNext ends the wait for it.
+func (v Vouches) PutOffNext() { w, _ := v.q.next(); v.q.putOff(w) }
+
+// SettleNext ends the wait for the next one.
+func (v Vouches) SettleNext(err error) { w, _ := v.q.next(); v.q.settle(w, err) }
+
+// Count returns how many wait.
+func (v Vouches) Count() int { return v.q.count() }

@@ -212,7 +212,7 @@ func (a *Agent) serveStatus(ctx context.Context, b *board) error {
 func QueryStatus(ctx context.Context, socket string) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	resp, err := askDaemon(ctx, socket, http.MethodGet, statusPath, nil)
+	resp, err := askDaemon(ctx, socket, "start it: systemctl start bcd", http.MethodGet, statusPath, nil)
 	if err != nil {
 		return Status{}, err
 	}
@@ -224,8 +224,9 @@ func QueryStatus(ctx context.Context, socket string) (Status, error) {
 	return s, nil
 }
 
-// askDaemon asks the daemon that listens on a status socket. One that does not run is a [fault.Unreachable] error.
-func askDaemon(ctx context.Context, socket, method, path string, body io.Reader) (*http.Response, error) {
+// askDaemon asks the daemon that listens on a status socket. One that does not run is a [fault.Unreachable] error with the
+// hint that starts it.
+func askDaemon(ctx context.Context, socket, start, method, path string, body io.Reader) (*http.Response, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -238,7 +239,7 @@ func askDaemon(ctx context.Context, socket, method, path string, body io.Reader)
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		hint := "start it: systemctl start bcd"
+		hint := start
 		if errors.Is(err, fs.ErrPermission) {
 			hint = "run the command as root"
 		}

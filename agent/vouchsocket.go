@@ -134,7 +134,7 @@ func RequestVouch(ctx context.Context, socket string, v Vouch) error {
 	if err != nil {
 		return err
 	}
-	resp, err := askDaemon(ctx, socket, http.MethodPost, vouchPath, bytes.NewReader(body))
+	resp, err := askDaemon(ctx, socket, "start it: bcd site", http.MethodPost, vouchPath, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
