@@ -626,6 +626,10 @@ func TestQueriesUseIndexes(t *testing.T) {
 		_ = tx.UncordonNode("x")
 		_ = tx.DeleteNode("x")
 		_ = tx.FreeMachine("x")
+		_ = tx.RefreshJoinRequest(store.JoinRequest{ID: "x"})
+		_ = tx.DecideJoinRequest(store.JoinRequest{ID: "x", State: store.JoinRequestRejected})
+		_ = tx.ConsumeJoinRequest("x")
+		_ = tx.InsertJoinRequest(store.JoinRequest{ID: "x", SiteID: "x"}) // of no tenant
 		return errors.Join(tx.UseProof([32]byte{}, time.Minute), tx.Publish("tn_a", events.NodeAdopted{NodeID: "n"}))
 	})
 	read(t, s, func(tx *store.Tx) error {
@@ -649,6 +653,11 @@ func TestQueriesUseIndexes(t *testing.T) {
 		_, _ = tx.Sites("x", "", 1)
 		_, _ = tx.SiteIsShared(store.Site{ID: "x"})
 		_, _ = tx.Tenants("", 1)
+		_, _ = tx.JoinRequest("x")
+		_, _ = tx.JoinRequestsOfCSR("x", [32]byte{})
+		_, _ = tx.PendingJoinRequest("x", "x", "x")
+		_, _, _ = tx.CountJoinRequests("x", time.Minute)
+		_, _ = tx.JoinRequestsOfPool(store.Pool{ID: "x", SiteID: "x"}, "", "", 1)
 		_, _ = tx.TokensOfSite("x", true, "", 1)
 		_, _ = tx.TokensOfSite("x", false, "", 1)
 		_, _ = tx.Pool("x")
