@@ -20,9 +20,12 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/better-compute/bcd/controlplane"
+	"github.com/better-compute/bcd/controlplane/approvals"
 	"github.com/better-compute/bcd/controlplane/controlplanetest"
 	"github.com/better-compute/bcd/controlplane/events"
 	"github.com/better-compute/bcd/controlplane/gateway"
+	"github.com/better-compute/bcd/controlplane/joinservice"
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/controlplane/tokens"
 )
@@ -45,8 +48,8 @@ func duration(ts *testscript.TestScript, s string) time.Duration {
 	return d
 }
 
-// startControlPlane starts the control plane: controlplane [born=-1h] [clock=10m] [ttl=5s]. born is when its PKI was made,
-// clock how far its clock is ahead of the machine's.
+// startControlPlane starts the control plane: controlplane [born=-1h] [clock=10m] [ttl=5s] [discovery=always]. born is when
+// its PKI was made, clock how far its clock is ahead of the machine's, discovery the rule of the attestor.
 func startControlPlane(ts *testscript.TestScript, _ bool, args []string) {
 	w := worldOf(ts)
 	w.clock = &controlplanetest.Clock{}
@@ -60,6 +63,8 @@ func startControlPlane(ts *testscript.TestScript, _ bool, args []string) {
 			ahead = duration(ts, value)
 		case "ttl":
 			o.CertTTL = duration(ts, value)
+		case "discovery":
+			o.Attestors.Discovery = &controlplane.DiscoveryConfig{Approval: joinservice.ApprovalRule(value)}
 		default:
 			ts.Fatalf("controlplane: unknown option %q", arg)
 		}
@@ -94,6 +99,68 @@ func makeToken(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	token := w.cp.NewToken(w.t, tokens.CreateRequest{MaxUses: &uses, IdempotencyKey: args[0]})
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(token+"\n"), 0o600))
+}
+
+// makeDiscoveryToken makes a token for the recorded server's first address, in a file of mode 0600: discovery file.
+func makeDiscoveryToken(ts *testscript.TestScript, _ bool, args []string) {
+	w := worldOf(ts)
+	token := w.cp.IssueToken(w.t, tokens.IssueRequest{Role: store.TokenDiscovery, MAC: "70:b5:e8:00:50:28"})
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(token+"\n"), 0o600))
+}
+
+// makeSiteToken makes a site token in a file of mode 0600: sitetoken file.
+func makeSiteToken(ts *testscript.TestScript, _ bool, args []string) {
+	w := worldOf(ts)
+	token := w.cp.IssueToken(w.t, tokens.IssueRequest{Role: store.TokenSite})
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(token+"\n"), 0o600))
+}
+
+// makeProvisionedToken makes a token for the system that a deploy installed on the only node, in a file of mode 0600, and
+// puts the node's id into NODE: provisioned file.
+func makeProvisionedToken(ts *testscript.TestScript, _ bool, args []string) {
+	w := worldOf(ts)
+	var node string
+	w.cp.Read(w.t, func(tx *store.Tx) error {
+		nodes, err := tx.NodesOfTenant(w.cp.Tenant, "", 2)
+		if err == nil && len(nodes) != 1 {
+			err = fmt.Errorf("there are %d nodes, want 1", len(nodes))
+		}
+		if err == nil {
+			node = nodes[0].ID
+		}
+		return err
+	})
+	token := w.cp.IssueToken(w.t, tokens.IssueRequest{Role: store.TokenProvisioned, NodeID: node})
+	ts.Setenv("NODE", node)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(token+"\n"), 0o600))
+}
+
+// vouched waits until a boot lease of a machine is recorded: vouched mac epoch.
+func vouched(ts *testscript.TestScript, _ bool, args []string) {
+	w := worldOf(ts)
+	var got store.Vouch
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		err := w.cp.Store().Read(w.t.Context(), func(tx *store.Tx) (err error) { got, err = tx.Vouch(w.cp.Site, args[0]); return err })
+		if err == nil && strconv.FormatInt(got.BootLeaseEpoch, 10) == args[1] {
+			return
+		}
+	}
+	ts.Fatalf("recorded %+v", got)
+}
+
+// approve approves every join request that waits: approve.
+func approve(ts *testscript.TestScript, _ bool, _ []string) {
+	w := worldOf(ts)
+	s := &approvals.Service{Store: w.cp.Store()}
+	page, err := s.List(w.t.Context(), approvals.ListRequest{TenantID: w.cp.Tenant, PoolID: w.cp.Pool})
+	ts.Check(err)
+	if len(page.Requests) == 0 {
+		ts.Fatalf("no join request waits")
+	}
+	for _, r := range page.Requests {
+		_, err := s.Approve(w.t.Context(), "operator", approvals.ApproveRequest{TenantID: w.cp.Tenant, PoolID: w.cp.Pool, RequestID: r.ID})
+		ts.Check(err)
+	}
 }
 
 // usesLeft checks a token: usesleft 1 file.
