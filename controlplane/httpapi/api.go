@@ -2,12 +2,14 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"mime"
 	"net/http"
+	"reflect"
 	"strings"
 	"time"
 
@@ -60,6 +62,7 @@ type API struct {
 	authorizer Authorizer
 	connected  func(nodeID string) bool
 	document   Document
+	openAPI    json.RawMessage
 	basePath   string
 	log        *slog.Logger
 }
@@ -85,13 +88,17 @@ func New(o Options) (*API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the HTTP API: %w", err)
 	}
+	described, err := openAPI(o)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the HTTP API: %w", err)
+	}
 	return &API{
 		rootTenant: o.RootTenant,
 		tenancy:    &tenancy.Service{Store: o.Store, RootTenant: o.RootTenant},
 		keys:       &apikeys.Service{Store: o.Store, RootTenant: o.RootTenant, Actions: Actions},
 		store:      o.Store, tokens: o.Tokens, approvals: &approvals.Service{Store: o.Store}, nodes: &nodes.Service{Store: o.Store},
 		authorizer: o.Authorizer, connected: o.Connected,
-		document: d, basePath: o.BasePath, log: o.Log,
+		document: d, openAPI: described, basePath: o.BasePath, log: o.Log,
 	}, nil
 }
 
@@ -128,6 +135,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.get(w, r, a.serveHealth)
 	case inBase && name == wellKnownPath:
 		a.get(w, r, a.serveDocument)
+	case inBase && name == openAPIPath:
+		a.get(w, r, a.serveOpenAPI)
 	case inBase && known && strings.Count(name, "/") == 2:
 		a.serveMethod(w, r, method)
 	default:
@@ -161,8 +170,13 @@ func (a *API) serveHealth(w http.ResponseWriter, r *http.Request) {
 	a.answer(w, r, http.StatusOK, map[string]string{"status": "ok"})
 }
 
-// method is one method of the API: it reads the request's body, authorizes the caller and does the work.
-type method func(a *API, ctx context.Context, caller Caller, body []byte) (answer any, err error)
+// method is one method of the API.
+type method struct {
+	// do reads the request's body, authorizes the caller and does the work.
+	do func(a *API, ctx context.Context, caller Caller, body []byte) (answer any, err error)
+	// request and answer are the types that the OpenAPI document is made from.
+	request, answer reflect.Type
+}
 
 // methods is the whole API, by {group}.{method}.
 var methods = map[string]method{
@@ -199,12 +213,15 @@ var methods = map[string]method{
 
 // handle makes a method of a function that takes its request decoded.
 func handle[In, Out any](do func(*API, context.Context, Caller, In) (Out, error)) method {
-	return func(a *API, ctx context.Context, caller Caller, body []byte) (any, error) {
-		var in In
-		if err := decode(body, &in); err != nil {
-			return nil, err
-		}
-		return do(a, ctx, caller, in)
+	return method{
+		do: func(a *API, ctx context.Context, caller Caller, body []byte) (any, error) {
+			var in In
+			if err := decode(body, &in); err != nil {
+				return nil, err
+			}
+			return do(a, ctx, caller, in)
+		},
+		request: reflect.TypeFor[In](), answer: reflect.TypeFor[Out](),
 	}
 }
 
@@ -223,7 +240,7 @@ func (a *API) serveMethod(w http.ResponseWriter, r *http.Request, m method) {
 		a.refuse(w, r, err)
 		return
 	}
-	answer, err := m(a, r.Context(), caller, body)
+	answer, err := m.do(a, r.Context(), caller, body)
 	if err != nil {
 		a.refuse(w, r, err)
 		return

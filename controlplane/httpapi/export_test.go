@@ -1,5 +1,7 @@
 package httpapi
 
+import "reflect"
+
 // Decode lets tests reach the strict reader of requests.
 var Decode = decode
 
@@ -11,3 +13,11 @@ func Methods() []string {
 	}
 	return names
 }
+
+// MethodTypes returns the types of a method's request and answer.
+func MethodTypes(name string) (request, answer reflect.Type) {
+	return methods[name].request, methods[name].answer
+}
+
+// StatusOf is the HTTP status of a code.
+var StatusOf = statusOf

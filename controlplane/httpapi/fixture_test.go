@@ -198,7 +198,9 @@ func (f *fixture) post(key, method, body string) answer {
 	if key != "" {
 		r.Header.Set("Authorization", "Bearer "+key)
 	}
-	return f.do(r)
+	a := f.do(r)
+	follow(f.t, method, body, a)
+	return a
 }
 
 func (f *fixture) do(r *http.Request) answer {

@@ -149,18 +149,3 @@ func TestBasePath(t *testing.T) {
 		}
 	}
 }
-
-func TestEveryMethodIsKnown(t *testing.T) {
-	got := httpapi.Methods()
-	slices.Sort(got)
-	want := []string{
-		"apiKeys.create", "apiKeys.list", "apiKeys.revoke", "events.list", "joinRequests.approve", "joinRequests.list",
-		"joinRequests.reject", "joinTokens.create", "joinTokens.list", "joinTokens.revoke", "nodes.adopt", "nodes.cordon",
-		"nodes.delete", "nodes.get", "nodes.list", "nodes.revokeIdentity", "nodes.uncordon", "pools.archive", "pools.create",
-		"pools.list", "pools.update", "siteTokens.create", "siteTokens.list", "siteTokens.revoke", "sites.create", "sites.list",
-		"sites.update", "tenants.create", "tenants.list",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-}

@@ -15,6 +15,7 @@ var mayImport = map[string][]string{
 	"internal/fault":     {},
 	"internal/wallclock": {},
 	"internal/archtest":  {},
+	"docs":               {},
 	"internal/bearer":    {},
 	"internal/oneline":   {},
 	"internal/pin":       {"internal/fault"},
@@ -68,7 +69,7 @@ var mayImport = map[string][]string{
 	"controlplane/nodes":      {"controlplane/acceptance", "controlplane/events", "controlplane/store", "internal/fault"},
 	"controlplane/httpapi": {
 		"controlplane/apikeys", "controlplane/approvals", "controlplane/events", "controlplane/nodes", "controlplane/pki", "controlplane/store",
-		"controlplane/tenancy", "controlplane/tokens", "hwclaims", "internal/fault", "internal/pin",
+		"controlplane/tenancy", "controlplane/tokens", "docs", "hwclaims", "internal/fault", "internal/pin",
 	},
 	"controlplane/httpapi/client": {"controlplane/httpapi", "internal/fault"},
 	"controlplane": {
