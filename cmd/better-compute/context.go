@@ -94,13 +94,19 @@ func dotted(key toml.Key) string {
 	return b.String()
 }
 
-// target is what the commands that talk to a server share: which server, tenant and pool.
+// target is what the commands that talk to a server share: which server, tenant, pool and site.
 type target struct {
-	context, tenant, pool string
+	context, tenant, pool, site string
+
+	url string // the server's, once connected
+}
+
+func (t *target) addContextTo(c *cobra.Command) {
+	c.Flags().StringVar(&t.context, "context", "", "file that names the server and the API key (default $"+envContext+", else ~/.config/better-compute/context.toml)")
 }
 
 func (t *target) addTo(c *cobra.Command) {
-	c.Flags().StringVar(&t.context, "context", "", "file that names the server and the API key (default $"+envContext+", else ~/.config/better-compute/context.toml)")
+	t.addContextTo(c)
 	c.Flags().StringVar(&t.tenant, "tenant", "", "tenant id (default the API key's tenant)")
 }
 
@@ -109,15 +115,19 @@ func (t *target) addPoolTo(c *cobra.Command) {
 	c.Flags().StringVar(&t.pool, "pool", "", "pool id (default the tenant's pool, where it has only one)")
 }
 
-// connect returns a client, with tenant filled in.
-func (t *target) connect(c *cobra.Command, env Env) (*client.Client, error) {
-	for _, name := range []string{"context", "tenant", "pool"} {
-		// An empty value is a shell variable that is not set, not a wish for the default.
-		if f := c.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
-			return nil, usage(c, "--%s is empty", name)
-		}
+func (t *target) addSiteTo(c *cobra.Command) {
+	t.addTo(c)
+	c.Flags().StringVar(&t.site, "site", "", "site id (default the tenant's site, where it has only one)")
+}
+
+// dial returns a client.
+func (t *target) dial(c *cobra.Command, env Env) (*client.Client, error) {
+	if err := notEmpty(c, "context", "tenant", "pool", "site"); err != nil {
+		return nil, err
 	}
-	for _, id := range []struct{ thing, prefix, value string }{{"tenant", "tn_", t.tenant}, {"pool", "pool_", t.pool}} {
+	for _, id := range []struct{ thing, prefix, value string }{
+		{"tenant", "tn_", t.tenant}, {"pool", "pool_", t.pool}, {"site", "site_", t.site},
+	} {
 		if id.value != "" {
 			if err := checkID(c, id.thing, id.prefix, id.value); err != nil {
 				return nil, err
@@ -136,6 +146,16 @@ func (t *target) connect(c *cobra.Command, env Env) (*client.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the context %q: %w", path, err)
 	}
+	t.url = file.URL
+	return api, nil
+}
+
+// connect returns a client, with tenant filled in.
+func (t *target) connect(c *cobra.Command, env Env) (*client.Client, error) {
+	api, err := t.dial(c, env)
+	if err != nil {
+		return nil, err
+	}
 	if t.tenant == "" {
 		if t.tenant, err = soleTenant(c.Context(), api); err != nil {
 			return nil, err
@@ -152,6 +172,20 @@ func (t *target) connectPool(c *cobra.Command, env Env) (*client.Client, error) 
 	}
 	if t.pool == "" {
 		if t.pool, err = solePool(c.Context(), api, t.tenant); err != nil {
+			return nil, err
+		}
+	}
+	return api, nil
+}
+
+// connectSite returns a client, with tenant and site filled in.
+func (t *target) connectSite(c *cobra.Command, env Env) (*client.Client, error) {
+	api, err := t.connect(c, env)
+	if err != nil {
+		return nil, err
+	}
+	if t.site == "" {
+		if t.site, err = soleSite(c.Context(), api, t.tenant); err != nil {
 			return nil, err
 		}
 	}
@@ -178,4 +212,15 @@ func solePool(ctx context.Context, api *client.Client, tenant string) (string, e
 		return "", fault.New(fault.Usage, "pass --pool", "cannot choose a pool: the tenant has %d", len(pools.Items))
 	}
 	return pools.Items[0].ID, nil
+}
+
+func soleSite(ctx context.Context, api *client.Client, tenant string) (string, error) {
+	var sites httpapi.List[httpapi.Site]
+	if err := api.Call(ctx, "sites.list", httpapi.ListSites{TenantID: tenant}, &sites); err != nil {
+		return "", fmt.Errorf("cannot find the site: %w", err)
+	}
+	if len(sites.Items) != 1 {
+		return "", fault.New(fault.Usage, "pass --site", "cannot choose a site: the tenant has %d", len(sites.Items))
+	}
+	return sites.Items[0].ID, nil
 }

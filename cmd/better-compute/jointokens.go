@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gofrs/uuid/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/better-compute/bcd/controlplane/httpapi"
@@ -52,7 +51,7 @@ func createJoinTokenCommand(env Env) *cobra.Command {
 		uses   int64
 		expect expectFlags
 		hosted string
-		key    string
+		key    keyFlag
 		out    string
 		format output
 		create httpapi.CreateJoinToken
@@ -78,28 +77,22 @@ A repeated --key returns the first token's record, without the token. Without --
 	flags.BoolVar(&create.AllowReclaim, "allow-reclaim", false, "let a known machine with a new key reclaim its node")
 	expect.addTo(flags)
 	flags.StringVar(&hosted, "hosted", "", `"kubernetes" for bcd as a DaemonSet: its nodes are tenant-controlled`)
-	flags.StringVar(&key, "key", "", "idempotency key: a repeated call with it makes no second token")
+	key.addTo(c, "token")
 	flags.StringVar(&out, "out", "", "write the token to this new file (mode 0600) instead of printing it")
 	format.addTo(flags)
 
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		for _, name := range []string{"key", "out", "hosted"} {
-			if f := flags.Lookup(name); f.Changed && f.Value.String() == "" {
-				return usage(c, "--%s is empty", name)
-			}
+		if err := notEmpty(c, "key", "out", "hosted"); err != nil {
+			return err
 		}
 		create.Expect = expect.binding(flags)
 		if hosted != "" {
 			create.Hosted = &hosted
 		}
 		create.TTLSeconds, create.MaxUses = int64(time.Duration(life)/time.Second), &uses
-		create.IdempotencyKey = key
-		if key == "" {
-			random, err := uuid.NewV4()
-			if err != nil {
-				return fmt.Errorf("cannot make an idempotency key: %w", err)
-			}
-			create.IdempotencyKey = random.String()
+		var err error
+		if create.IdempotencyKey, err = key.text(); err != nil {
+			return err
 		}
 		return createJoinToken(c, env, &to, create, out, format)
 	}
@@ -112,62 +105,28 @@ func createJoinToken(c *cobra.Command, env Env, to *target, create httpapi.Creat
 		return err
 	}
 	create.TenantID, create.PoolID = to.tenant, to.pool
-
-	// The file is made before the token: a token that nobody can keep must not exist.
-	var file *newFile
-	if out != "" {
-		if file, err = createFile(out); err != nil {
-			return fmt.Errorf("cannot create the join token: %w", err)
-		}
-		defer file.discard()
-	}
-	var made httpapi.CreatedJoinToken
-	if err := api.Call(c.Context(), "joinTokens.create", create, &made); err != nil {
-		return err
-	}
-	revoke := fmt.Sprintf("revoke it with %q and create a new one",
-		fmt.Sprintf("%s join-tokens revoke %s --tenant %s --pool %s", program, made.ID, to.tenant, to.pool))
-	if file != nil {
-		if made.Token == "" {
-			return fault.New(fault.InvalidState, revoke,
-				"cannot write the join token to %q: --key %q was used before for %s, and a token is shown once", out, create.IdempotencyKey, made.ID)
-		}
-		if err := file.keep(made.Token + "\n"); err != nil {
-			return fault.New(fault.Failed, revoke, "cannot keep the join token %s: %w", made.ID, err)
-		}
-		made.Token = ""
-	}
-	if format == outputJSON {
-		err = printJSON(env.Stdout, made)
-	} else {
-		err = printCreated(env, made, out, revoke)
-	}
-	if err != nil && out == "" && made.Token != "" {
-		return fault.New(fault.Failed, revoke, "cannot print the join token %s: %w", made.ID, err)
-	}
-	return err
+	return secretThing{
+		thing: "join token", short: "token", out: out, key: create.IdempotencyKey,
+		create: func(c *cobra.Command) (madeSecret, error) {
+			var made httpapi.CreatedJoinToken
+			err := api.Call(c.Context(), "joinTokens.create", create, &made)
+			return madeSecret{
+				id: made.ID, secret: made.Token, file: made.Token + "\n", about: grant("machine", made.UsesLeft, made.ExpiresAt),
+				record: func(secret string) any { made.Token = secret; return made },
+			}, err
+		},
+		revoke: func(id string) string {
+			return fmt.Sprintf("%s join-tokens revoke %s --tenant %s --pool %s", program, id, to.tenant, to.pool)
+		},
+	}.run(c, env, format)
 }
 
-// printCreated prints a new token: the secret, or without one the id, alone on standard output so that a script can take
-// it, and what it is for people.
-func printCreated(env Env, made httpapi.CreatedJoinToken, out, revoke string) error {
-	result, about := made.Token, "shown once"
-	switch {
-	case out != "":
-		result, about = made.ID, "written to "+out
-	case made.Token == "":
-		result, about = made.ID, "created before with this --key, and its token is not shown again: use it, or "+revoke
+// grant says in words how much a token admits.
+func grant(what string, uses int64, until time.Time) string {
+	if uses != 1 {
+		what += "s"
 	}
-	if _, err := fmt.Fprintln(env.Stdout, result); err != nil {
-		return err
-	}
-	machines := "1 machine"
-	if made.UsesLeft != 1 {
-		machines = fmt.Sprintf("%d machines", made.UsesLeft)
-	}
-	fmt.Fprintf(env.Stderr, "join token %s for %s until %s: %s\n",
-		oneline.Text(made.ID), machines, made.ExpiresAt.UTC().Format(time.RFC3339), about)
-	return nil
+	return fmt.Sprintf("for %d %s until %s", uses, what, until.UTC().Format(time.RFC3339))
 }
 
 func listJoinTokensCommand(env Env) *cobra.Command {

@@ -164,7 +164,7 @@ func agrees(config, flags controlplane.Config) error {
 		{"join-listen", "join.listen", flags.Join.Listen, config.Join.Listen},
 		{"gateway-url", "gateway.url", flags.Gateway.URL, config.Gateway.URL},
 		{"gateway-server-name", "gateway.server_name", flags.Gateway.ServerName, config.Gateway.ServerName},
-		{"cert-ttl", "join.cert_ttl_seconds", seconds(flags.Join.CertTTLSeconds), seconds(config.Join.CertTTLSeconds)},
+		{"cert-ttl", "join.cert_ttl_seconds", lifetime(flags.Join.CertTTLSeconds), lifetime(config.Join.CertTTLSeconds)},
 	} {
 		if f.flag == "" || f.flag == f.config || freePort(f.flag) {
 			continue
@@ -175,7 +175,7 @@ func agrees(config, flags controlplane.Config) error {
 	return nil
 }
 
-func seconds(n int) string {
+func lifetime(n int) string {
 	if n == 0 {
 		return ""
 	}
