@@ -190,12 +190,21 @@ func TestCodes(t *testing.T) {
 // Each reason of a refused join or renewal is explained.
 func TestReasonsOfRefusals(t *testing.T) {
 	const folder = "controlplane/joinservice"
-	var reasons []string
+	var reasons, attestors []string
 	for _, f := range parseFolder(t, folder) {
 		ast.Inspect(f, func(n ast.Node) bool {
-			if c, ok := n.(*ast.CallExpr); ok {
-				if name, ok := c.Fun.(*ast.Ident); ok && name.Name == "Refuse" {
+			c, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			switch fun := c.Fun.(type) {
+			case *ast.Ident:
+				if fun.Name == "Refuse" {
 					reasons = append(reasons, literals(c)...)
+				}
+			case *ast.SelectorExpr:
+				if fun.Sel.Name == "refuse" { // by the attestor, whose name comes first
+					attestors = append(attestors, literals(c)...)
 				}
 			}
 			return true
@@ -204,17 +213,34 @@ func TestReasonsOfRefusals(t *testing.T) {
 	reasons = append(reasons, constants(t, folder, "reason")...)
 	slices.Sort(reasons)
 	reasons = slices.Compact(reasons)
-	if len(reasons) < 25 {
-		t.Fatalf("only %d reasons found", len(reasons))
+	if len(reasons) < 25 || len(attestors) < 7 {
+		t.Fatalf("only %d reasons found, and %d of attestors", len(reasons), len(attestors))
 	}
 	_, section, _ := strings.Cut(read(t, "docs/tokens.md"), "\n## Why a join was refused\n")
+	explained := func(r string) bool { return strings.Contains(section, "`"+r+"`") }
 	for _, r := range reasons {
-		if !strings.Contains(section, "`"+r+"`") {
+		bare := strings.TrimPrefix(r, ":")
+		if bare != r && bare != "" && !explained("discovery:"+bare) || bare == r && !explained(r) {
 			t.Errorf("docs/tokens.md does not explain the reason %q", r)
 		}
 	}
+	for _, r := range attestors {
+		if !explained("join-token:"+r) && !explained("discovery:"+r) {
+			t.Errorf("docs/tokens.md does not explain an attestor's reason %q", r)
+		}
+	}
 	for _, r := range inBackquotes(rows(t, "docs/tokens.md", "## Why a join was refused")) {
-		if !slices.Contains(reasons, r) {
+		attestor, bare, _ := strings.Cut(r, ":")
+		known := slices.Contains(reasons, r)
+		switch attestor {
+		case "join-token":
+			known = slices.Contains(attestors, bare)
+		case "discovery":
+			known = slices.Contains(attestors, bare) || slices.Contains(reasons, ":"+bare)
+		case "x509pop":
+			known = slices.Contains(reasons, bare)
+		}
+		if !known {
 			t.Errorf("docs/tokens.md explains the reason %q, which is none", r)
 		}
 	}
