@@ -202,10 +202,8 @@ ID is the token's id, jt_…, as "join-tokens list" shows it; never the token it
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			id := args[0]
-			// Before anything is sent: a pasted token has its secret after the dot. It is not echoed either.
-			if strings.Contains(id, ".") {
-				return fault.New(fault.Usage, "pass only the part from jt_ to the dot; if the rest was pasted somewhere public, revoke it now",
-					"cannot revoke: that is a join token, not a token's id")
+			if err := checkTokenID(id); err != nil {
+				return err
 			}
 			api, err := to.connectPool(c, env)
 			if err != nil {
@@ -225,6 +223,15 @@ ID is the token's id, jt_…, as "join-tokens list" shows it; never the token it
 	to.addPoolTo(c)
 	format.addTo(c.Flags())
 	return c
+}
+
+// checkTokenID refuses a pasted token, which has its secret after the dot, before anything is sent. It is not echoed either.
+func checkTokenID(id string) error {
+	if strings.Contains(id, ".") {
+		return fault.New(fault.Usage, "pass only the part from jt_ to the dot; if the rest was pasted somewhere public, revoke it now",
+			"cannot revoke: that is a join token, not a token's id")
+	}
+	return nil
 }
 
 func revokeJoinToken(c *cobra.Command, api *client.Client, to target, id string) (httpapi.ListedJoinToken, error) {

@@ -60,12 +60,18 @@ Exit status: 0 done; 1 failed; 2 wrong usage; 75 temporary, try again; 77 refuse
 		pkiCommand(env),
 		serveCommand(env),
 		devCommand(env),
+		tenantsCommand(env),
+		sitesCommand(env),
+		poolsCommand(env),
+		apiKeysCommand(env),
 		joinTokensCommand(env),
+		siteTokensCommand(env),
 		joinRequestsCommand(env),
 		nodesCommand(env),
 		eventsCommand(env),
 		versionCommand(env),
 	)
+	completeOutputs(root)
 	markRuns(root)
 	return root
 }

@@ -8,6 +8,9 @@ import (
 	"github.com/better-compute/bcd/controlplane/tenancy"
 )
 
+// Attestors are the names that a pool's policy may list.
+var Attestors = tenancy.Attestors
+
 // PoolPolicy is what a pool's owner decides. It is given as a whole: what is left out is the default.
 type PoolPolicy struct {
 	// JoinAttestors lists the attestors that admit machines into the pool. Without it every configured one does, with an
