@@ -21,34 +21,40 @@ import (
 // followInterval is how often --follow asks for new events.
 const followInterval = 500 * time.Millisecond
 
+// eventsCommand is the list of events, and a group that has it as its member: both ways of asking are in use.
 func eventsCommand(env Env) *cobra.Command {
-	return group("events", "Read what happened", listEventsCommand(env))
+	c := listEventsCommand(env, "events")
+	c.Args = cobra.ArbitraryArgs
+	list := c.RunE
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usage(c, "unknown command %q for %q", args[0], c.CommandPath())
+		}
+		return list(c, args)
+	}
+	c.AddCommand(listEventsCommand(env, "list"))
+	return c
 }
 
-func listEventsCommand(env Env) *cobra.Command {
+func listEventsCommand(env Env, use string) *cobra.Command {
 	var (
 		to     target
-		since  time.Duration
+		since  since
 		follow bool
 		list   httpapi.ListEvents
 		format output
 	)
 	c := &cobra.Command{
-		Use:   "list",
+		Use:   use,
 		Short: "List a tenant's events, oldest first",
 		Long: `List a tenant's events, oldest first. Why a join or a renewal was refused is only here; the machine is never told.
 
 With --output json each event is one line.`,
-		Example: `  better-compute events list --type security.join.refused --since 1h
-  better-compute events list --follow --output json`,
+		Example: `  better-compute events --type security.join.refused --since 1h
+  better-compute events --follow --output json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if since < 0 {
-				return flagError("since", since.String(), fmt.Errorf("must not be negative"))
-			}
-			if since > 0 {
-				list.Since = env.Now().Add(-since).UTC().Format(time.RFC3339Nano)
-			}
+			list.Since = since.text(env.Now())
 			api, err := to.connect(c, env)
 			if err != nil {
 				return err
@@ -63,7 +69,7 @@ With --output json each event is one line.`,
 	}
 	to.addTo(c)
 	c.Flags().StringVar(&list.Type, "type", "", "only events of this type, security.join.refused for instance")
-	c.Flags().DurationVar(&since, "since", 0, "only events of this last duration, 1h for instance")
+	c.Flags().Var(&since, "since", "only events of this last duration, 1h for instance, or since this time, 2026-11-29T11:06:11Z for instance")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with new events until interrupted")
 	format.addTo(c.Flags())
 	return c
