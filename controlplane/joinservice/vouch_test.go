@@ -6,9 +6,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -361,6 +363,53 @@ func TestConcurrentVouchesEndWithTheLatest(t *testing.T) {
 func leafSerial(t *testing.T, m *member) string {
 	t.Helper()
 	return leafOf(t, &daemonv1.Admission{Chain: [][]byte{m.leaf}}).SerialNumber.Text(16)
+}
+
+// The vector for another implementation: a body of these fields, and a signature of it.
+func TestVouchVector(t *testing.T) {
+	b, err := os.ReadFile("../../testdata/vectors/signing.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v struct {
+		Signatures []struct {
+			Purpose signing.Purpose `json:"purpose"`
+			Payload string          `json:"payload_hex"`
+		} `json:"signatures"`
+		Vouch []struct {
+			NodeID  string `json:"node_id"`
+			Site    string `json:"site"`
+			MAC     string `json:"mac"`
+			Epoch   uint64 `json:"boot_lease_epoch"`
+			Issued  int64  `json:"issued_at_unix_ms"`
+			Payload string `json:"payload_hex"`
+		} `json:"vouch"`
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatal(err)
+	}
+	if len(v.Vouch) != 1 {
+		t.Fatalf("%d vouches", len(v.Vouch))
+	}
+	want := v.Vouch[0]
+	raw, err := hex.DecodeString(want.Payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got daemonv1.VouchBody
+	if err := proto.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(&got, &daemonv1.VouchBody{
+		NodeId: want.NodeID, Site: want.Site, Mac: want.MAC, BootLeaseEpoch: want.Epoch, IssuedAtUnixMs: want.Issued,
+	}) {
+		t.Errorf("the payload says %v, want %+v", &got, want)
+	}
+	for _, s := range v.Signatures {
+		if s.Purpose == signing.SiteVouch && s.Payload != want.Payload {
+			t.Error("the signature is of another payload")
+		}
+	}
 }
 
 // FuzzVouch: whatever a caller sends, only what the site agent signed is recorded.

@@ -1,6 +1,7 @@
 package signing_test
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -49,6 +50,7 @@ func TestVectors(t *testing.T) {
 			Payload   string          `json:"payload_hex"`
 			PAE       string          `json:"pae_hex"`
 			Signature string          `json:"signature_hex"`
+			SPKI      string          `json:"spki_pem"`
 		} `json:"signatures"`
 		PoP []struct {
 			CSRSHA256  string `json:"csr_sha256_hex"`
@@ -60,15 +62,10 @@ func TestVectors(t *testing.T) {
 	if err := json.Unmarshal(b, &v); err != nil {
 		t.Fatal(err)
 	}
-	block, _ := pem.Decode([]byte(v.SPKI))
-	pub, err := x509.ParsePKIXPublicKey(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(v.Sigs) < len(purposes) || len(v.PoP) == 0 {
-		t.Fatalf("%d signatures, %d proofs: a vector is missing", len(v.Sigs), len(v.PoP))
-	}
+	shown := map[signing.Purpose]bool{}
 	for _, s := range v.Sigs {
+		shown[s.Purpose] = true
+		pub := publicKey(t, cmp.Or(s.SPKI, v.SPKI))
 		payload, pae, sig := unhex(t, s.Payload), unhex(t, s.PAE), unhex(t, s.Signature)
 		if got := s.Purpose.PAE(payload); hex.EncodeToString(got) != hex.EncodeToString(pae) {
 			t.Errorf("%s: PAE %x, want %x", s.Purpose, got, pae)
@@ -83,12 +80,25 @@ func TestVectors(t *testing.T) {
 			}
 		}
 	}
+	if len(shown) != len(purposes) || len(v.PoP) == 0 {
+		t.Errorf("signatures for %d purposes of %d, %d proofs: a vector is missing", len(shown), len(purposes), len(v.PoP))
+	}
 	for _, p := range v.PoP {
 		got := signing.PoP([32]byte(unhex(t, p.CSRSHA256)), time.UnixMilli(p.UnixMilli), p.NodeID)
 		if hex.EncodeToString(got) != p.PayloadHex {
 			t.Errorf("proof payload %x, want %s", got, p.PayloadHex)
 		}
 	}
+}
+
+func publicKey(t *testing.T, text string) any {
+	t.Helper()
+	block, _ := pem.Decode([]byte(text))
+	pub, err := x509.ParsePKIXPublicKey(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pub
 }
 
 func unhex(t *testing.T, s string) []byte {
