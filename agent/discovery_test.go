@@ -199,6 +199,36 @@ func TestBootMAC(t *testing.T) {
 	}
 }
 
+// A join with another attestor is another join, with another key. That the one before waits for an operator is said.
+func TestAnotherAttestorIsAnotherJoin(t *testing.T) {
+	cp := startDiscovery(t, joinservice.ApproveAlways, controlplanetest.Options{})
+	m := newMachine(t, cp)
+	_, _, _, err := m.waiting(discoveryToken(t, cp), func(o *agent.JoinOptions) {
+		discovering(o)
+		o.NoWait = true
+	})
+	if !fault.Is(err, fault.Pending) {
+		t.Fatal(err)
+	}
+	request := pendingRequest(t, cp)
+	if _, err := m.join(""); !fault.Is(err, fault.Token) || strings.Contains(err.Error(), request.ID) {
+		t.Errorf("without a token: %v", err)
+	}
+	if !strings.Contains(m.pendingFile(), request.ID) {
+		t.Error("the join that waits is gone before the other one began")
+	}
+	result, err := m.join(newToken(t, cp, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id := m.connects(); id.NodeID != result.NodeID || id.Role != "node" {
+		t.Errorf("connected as %+v", id)
+	}
+	if got := m.log.count(`msg="begin another join than the one that waits" request=` + request.ID + " attestor=discovery"); got != 2 {
+		t.Errorf("it is said %d times:\n%s", got, m.log)
+	}
+}
+
 // Options that do not go together are refused before anything is read.
 // The names of the flags are those of bcd join.
 func TestJoinOptions(t *testing.T) {

@@ -99,6 +99,10 @@ func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 			return done, err
 		}
 	}
+	if pending.Attestor != o.Attestor || pending.Role != o.Role {
+		j.sayAbandoned(ctx, pending)
+		pending = identity.PendingJoin{}
+	}
 	if j.attestor, err = a.newAttestor(ctx, o); err != nil {
 		return JoinResult{}, whichToken(pending, err)
 	}

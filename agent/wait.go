@@ -92,6 +92,13 @@ func (j *joiner) sayResumed(ctx context.Context) {
 	}
 }
 
+// sayAbandoned says that this join is not the one that waits, and takes its place once the gateway is reached.
+func (j *joiner) sayAbandoned(ctx context.Context, p identity.PendingJoin) {
+	if p.RequestID != "" {
+		j.log.WarnContext(ctx, "begin another join than the one that waits", "request", p.RequestID, "attestor", p.Attestor, "role", p.Role)
+	}
+}
+
 // whichToken adds to a token that is missing or malformed which one the join that waits was made with.
 func whichToken(p identity.PendingJoin, err error) error {
 	if p.RequestID == "" || !fault.Is(err, fault.Token) {
