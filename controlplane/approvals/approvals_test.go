@@ -516,10 +516,12 @@ func TestDecisionsAreTold(t *testing.T) {
 	}{
 		{"security.join-request.approved", "join-request.approved", approved, fmt.Sprintf(
 			`{"requestId":%q,"poolId":"pool_a","siteId":"site_a","attestor":"discovery","csrSha256":%q,"expiresAt":"2026-11-29T12:06:11Z","approvedBy":"key_1","reason":"rack B7 intake"}`,
-			approved, digest(approved))},
+			approved, digest(approved),
+		)},
 		{"security.join-request.rejected", "join-request.rejected", rejected, fmt.Sprintf(
 			`{"requestId":%q,"poolId":"pool_a","siteId":"site_a","attestor":"discovery","csrSha256":%q,"rejectedBy":"key_1","reason":"unknown serial"}`,
-			rejected, digest(rejected))},
+			rejected, digest(rejected),
+		)},
 	}
 	var audit []events.Audit
 	if err := w.Store.Read(t.Context(), func(tx *store.Tx) (err error) {

@@ -111,7 +111,7 @@ func (w *world) reject(id string) {
 	}
 }
 
-// secretsOf checks that no event, audit row, token or request holds the token's secret.
+// holdsNoSecret checks that no event, audit row, token or request holds the token's secret.
 func (w *world) holdsNoSecret(tok token) {
 	w.t.Helper()
 	_, secret, _ := strings.Cut(string(tok.bearer), ".")
@@ -122,7 +122,8 @@ func (w *world) holdsNoSecret(tok token) {
 	}
 }
 
-// Which rule asks a person about which machine.
+// Which rule asks a person about which machine. This is discovery's half of AT-006; the other is the attestor tpm's, which is
+// not there yet.
 //
 // Req: AT-006 AT-007 AP-046 AP-047 AP-003
 func TestWhoIsAskedAboutADiscoveredMachine(t *testing.T) {

@@ -2,9 +2,14 @@ package joinservice_test
 
 import (
 	"testing"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
 
 	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
 	joinv1 "github.com/better-compute/bcd/api/join/v1"
+	"github.com/better-compute/bcd/controlplane/joinservice"
+	"github.com/better-compute/bcd/hwclaims"
 )
 
 // Whatever a caller sends is refused in the same words, unless it is the signed request of a machine with a good token.
@@ -45,6 +50,46 @@ func FuzzRenew(f *testing.F) {
 		}
 		if err == nil && string(csr) != string(r.GetCsr()) {
 			t.Error("another request was admitted")
+		}
+	})
+}
+
+// Whatever evidence a machine signs, it is refused in the same words, unless it is the right one.
+func FuzzEvidence(f *testing.F) {
+	w := newWorld(f, discovery(joinservice.ApproveAlways), x509pop)
+	m, node := newMachine(f), w.member()
+	tok := w.discoveryToken(m)
+	add := func(attestor string, request *joinv1.JoinRequest) {
+		var body daemonv1.JoinRequestBody
+		if err := proto.Unmarshal(request.GetRequest().GetBody(), &body); err != nil {
+			f.Fatal(err)
+		}
+		evidence, err := proto.Marshal(body.GetEvidence())
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(attestor, evidence)
+	}
+	add("discovery", w.request(m, tok, booted(m)))
+	add("x509pop", w.rejoin(node, m.key))
+	mac := m.claims.GetMacs()[0]
+	f.Fuzz(func(t *testing.T, attestor string, evidence []byte) {
+		var e daemonv1.Evidence
+		if proto.Unmarshal(evidence, &e) != nil || !utf8.ValidString(attestor) {
+			t.Skip()
+		}
+		w.t = t
+		req := w.request(m, tok, func(c *call) { c.body.Attestor, c.body.Role, c.body.Evidence = attestor, "ramdisk", &e })
+		resp, err := w.svc.Join(t.Context(), req)
+		if err != nil {
+			if wire(t, err) != joinRefused {
+				t.Errorf("answer %v", err)
+			}
+			return
+		}
+		booted, _ := hwclaims.NormalizeMAC(e.GetDiscovery().GetBootMac())
+		if w.openBody(req, resp).GetDeferral() == nil || attestor != "discovery" || booted != mac {
+			t.Errorf("%s was admitted with %v", attestor, &e)
 		}
 	})
 }

@@ -212,7 +212,8 @@ func (tx *Tx) JoinRequestsOfPool(p Pool, state JoinRequestState, after string, l
 	case JoinRequestExpired:
 		ranges = []stateRange{
 			{JoinRequestExpired, math.MinInt64, math.MaxInt64},
-			{JoinRequestPending, math.MinInt64, now}, {JoinRequestApproved, math.MinInt64, now},
+			{JoinRequestPending, math.MinInt64, now},
+			{JoinRequestApproved, math.MinInt64, now},
 		}
 	default:
 		ranges = []stateRange{{state, math.MinInt64, math.MaxInt64}}

@@ -68,7 +68,9 @@ func TestJoinRequests(t *testing.T) {
 	}
 
 	// A decided one is not refreshed, and only an approval that is good is consumed.
-	consume := func() error { return s.Write(t.Context(), func(tx *store.Tx) error { return tx.ConsumeJoinRequest(r.ID) }) }
+	consume := func() error {
+		return s.Write(t.Context(), func(tx *store.Tx) error { return tx.ConsumeJoinRequest(r.ID) })
+	}
 	if err := consume(); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("a pending one is consumed: %v", err)
 	}
