@@ -28,6 +28,7 @@ func TestScripts(t *testing.T) {
 			// Files of a test are made with the umask of whoever runs it; the modes that are promised must not depend on it.
 			return os.Chmod(env.WorkDir, 0o700)
 		},
-		Cmds: scriptCommands,
+		Condition: condition,
+		Cmds:      scriptCommands,
 	})
 }

@@ -35,6 +35,10 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"spend":     spend,
 	"expired":   expired,
 	"record":    record,
+	"mount":     mount,
+	"unmount":   unmount,
+	"fill":      fill,
+	"newer":     newer,
 	"condemn":   condemn,
 	"jsonlines": jsonlines,
 }

@@ -191,6 +191,8 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrDuplicate, err)
 	case sqlite3.SQLITE_FULL:
 		return fault.New(fault.NoSpace, hintSpace, "%w", err)
+	case sqlite3.SQLITE_IOERR_SHMSIZE: // its first page in the -shm file is all that can fail so
+		return fault.New(fault.NoSpace, hintSpace, "no room beside the database: %w", err)
 	}
 	switch e.Code() & 0xff { // without what SQLite adds of the place
 	case sqlite3.SQLITE_BUSY:
