@@ -23,6 +23,7 @@ import (
 	joinv1 "github.com/better-compute/bcd/api/join/v1"
 	"github.com/better-compute/bcd/controlplane/controlplanetest"
 	"github.com/better-compute/bcd/controlplane/events"
+	"github.com/better-compute/bcd/controlplane/joinservice"
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/controlplane/tokens"
 	"github.com/better-compute/bcd/identity"
@@ -436,4 +437,67 @@ func TestVouchesWithAWrongClock(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whoever decides on a discovered machine sees which site agent saw it boot, whether the vouch or the machine came first; and
+// nothing of an agent that saw another boot.
+// Req: AP-042
+func TestAJoinRequestNamesWhoVouched(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, after uint64 // the boot leases that are vouched for before and after the machine asks with lease 7; 0 is none
+		want          bool
+	}{
+		"nobody": {0, 0, false}, "before": {7, 0, true}, "after": {0, 7, true}, "an earlier boot": {6, 0, false},
+		"a later boot": {0, 8, false}, "the earlier boot first": {6, 7, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cp := startDiscovery(t, joinservice.ApproveUnknown, controlplanetest.Options{})
+			site, node := siteAgent(t, cp, cp.GatewayURL)
+			vouch := func(epoch uint64) {
+				if epoch == 0 {
+					return
+				}
+				if err := site.vouch(bootMAC, epoch); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m := newMachine(t, cp)
+			m.host = anotherHost(t, "discovered")
+			vouch(c.before)
+			o := agent.JoinOptions{Stdin: strings.NewReader(discoveryToken(t, cp)), NoWait: true}
+			discovering(&o)
+			if _, err := m.agent().Join(t.Context(), o); !fault.Is(err, fault.Pending) {
+				t.Fatalf("the join ended with %v", err)
+			}
+			vouch(c.after)
+			got := pendingRequest(t, cp)
+			if vouched := got.VouchedBy == node && got.BootLeaseEpoch == 7; vouched != c.want || !c.want && (got.VouchedBy != "" || got.BootLeaseEpoch != 0) {
+				t.Errorf("vouched by %q for %d, want %v", got.VouchedBy, got.BootLeaseEpoch, c.want)
+			}
+		})
+	}
+}
+
+// What --node-id names is in the request, under the machine's signature.
+// Req: AT-012
+func TestNodeIDReachesTheRequest(t *testing.T) {
+	cp := controlplanetest.Start(t, controlplanetest.Options{AnswerAtOnce: true})
+	relay := cp.Relay(t)
+	m, node := joinedMachine(t, cp)
+	again := newMachine(t, cp)
+	again.url = relay.URL
+	token := cp.IssueToken(t, tokens.IssueRequest{Role: store.TokenProvisioned, NodeID: node})
+	result, err := again.agent().Join(t.Context(), agent.JoinOptions{Stdin: strings.NewReader(token), NodeID: node, Patience: 3 * time.Second})
+	if err != nil || result.NodeID != node {
+		t.Errorf("joined as %q, %v, want %q", result.NodeID, err, node)
+	}
+	var body daemonv1.JoinRequestBody
+	if err := proto.Unmarshal(relay.Joins()[0].GetRequest().GetBody(), &body); err != nil {
+		t.Fatal(err)
+	}
+	if body.GetNodeId() != node || body.GetRole() != identity.RoleNode {
+		t.Errorf("the request names %q as %q, want %q", body.GetNodeId(), body.GetRole(), node)
+	}
+	m.run() // whose identity was replaced
+	m.waitFor(agent.Parked)
 }

@@ -167,6 +167,7 @@ func TestOnlyThePinsDecide(t *testing.T) {
 	}
 }
 
+// Req: SS-005
 func TestDocumentsThatAreOfNoUse(t *testing.T) {
 	_, _, p := newKey(t)
 	protocol := func(min, max int) []byte {
