@@ -138,8 +138,10 @@ func TestOtherFramesAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, &daemonv1.Welcome{}, time.Hour)
 		for _, f := range []*daemonv1.AgentFrame{
-			{}, {Frame: &daemonv1.AgentFrame_Inventory{Inventory: &daemonv1.Inventory{}}},
-			{Frame: &daemonv1.AgentFrame_CommandAck{CommandAck: &daemonv1.CommandAck{}}}, vouchFrame(strings.Repeat("x", 4096)),
+			{},
+			{Frame: &daemonv1.AgentFrame_Inventory{Inventory: &daemonv1.Inventory{}}},
+			{Frame: &daemonv1.AgentFrame_CommandAck{CommandAck: &daemonv1.CommandAck{}}},
+			vouchFrame(strings.Repeat("x", 4096)),
 		} {
 			w.frames <- f
 		}

@@ -64,11 +64,13 @@ func (tx *Tx) makeRoom(siteID string) error {
 		 (SELECT mac FROM boot_vouches WHERE site_id = ? ORDER BY vouched_at, mac LIMIT 1)`, siteID, siteID)
 }
 
-// Vouch returns the vouch for a machine's latest boot at a site, or [ErrNotFound].
+// Vouch returns the vouch for a machine's latest boot at a site, or [ErrNotFound]. An agent that was retired vouches for
+// nothing: so an operator can end one that gave out numbers that no boot will reach.
 func (tx *Tx) Vouch(siteID, mac string) (Vouch, error) {
 	return one(tx, func(s scanner) (v Vouch, err error) {
 		v.SiteID, v.MAC = siteID, mac
 		err = s.Scan(&v.BootLeaseEpoch, &v.NodeID, timeOf{&v.VouchedAt})
 		return v, err
-	}, `SELECT boot_lease_epoch, node_id, vouched_at FROM boot_vouches WHERE site_id = ? AND mac = ?`, siteID, mac)
+	}, `SELECT v.boot_lease_epoch, v.node_id, v.vouched_at FROM boot_vouches v JOIN nodes n ON n.id = v.node_id
+		WHERE v.site_id = ? AND v.mac = ? AND n.retired_at IS NULL`, siteID, mac)
 }

@@ -63,6 +63,32 @@ func TestTheLatestBootLeaseIsVouchedFor(t *testing.T) {
 	}
 }
 
+// What a retired agent vouched for is forgotten, whatever the number of its boot lease.
+func TestARetiredAgentVouchesForNothing(t *testing.T) {
+	s := open(t)
+	seed(t, s)
+	write(t, s, func(tx *store.Tx) error {
+		return errors.Join(tx.InsertNode(siteAgent("node_a")), tx.InsertNode(siteAgent("node_b")))
+	})
+	const mac = "b4:96:91:a7:00:01"
+	if err := putVouch(t, s, mac, 1<<63-1, "node_a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := putVouch(t, s, mac, 1, "node_b"); !errors.Is(err, store.ErrOlderEpoch) {
+		t.Errorf("an older boot: %v", err)
+	}
+	write(t, s, func(tx *store.Tx) error { return tx.SetNodeState("node_a", store.NodeRetired) })
+	if v, err := vouchOf(t, s, mac); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if err := putVouch(t, s, mac, 1, "node_b"); err != nil {
+		t.Error(err)
+	}
+	if v, err := vouchOf(t, s, mac); err != nil || v.NodeID != "node_b" || v.BootLeaseEpoch != 1 {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
 func TestASiteKeepsSoManyVouches(t *testing.T) {
 	store.SetMaxVouches(t, 3)
 	now := epoch
