@@ -201,14 +201,3 @@ func TestUnauthenticated(t *testing.T) {
 		})
 	}
 }
-
-func TestAPIKeysAreRandom(t *testing.T) {
-	seen := map[string]bool{}
-	for range 1000 {
-		key, _ := apikeys.New()
-		if len(key) != len("bcak_")+43 || seen[key] {
-			t.Fatalf("key %q", key)
-		}
-		seen[key] = true
-	}
-}
