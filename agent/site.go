@@ -7,6 +7,9 @@ import (
 	"github.com/better-compute/bcd/internal/fault"
 )
 
+// RoleSite is the role of a site agent, for [JoinOptions].
+const RoleSite = identity.RoleSite
+
 // RunSite is a site agent's daemon: [Agent.Run] for an identity of role site, which takes vouches on the status socket and
 // sends them on its session; see [RequestVouch].
 func (a *Agent) RunSite(ctx context.Context, notify Notifier) error {

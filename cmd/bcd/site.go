@@ -12,11 +12,10 @@ import (
 	"github.com/better-compute/bcd/agent"
 	"github.com/better-compute/bcd/agent/config"
 	"github.com/better-compute/bcd/hwclaims"
-	"github.com/better-compute/bcd/identity"
 )
 
 func (a *app) site() *cobra.Command {
-	o := agent.JoinOptions{Role: identity.RoleSite}
+	o := agent.JoinOptions{Role: agent.RoleSite}
 	cmd := &cobra.Command{
 		Use:   "site",
 		Short: "Run a site agent: hold its session, vouch for machines that boot",
