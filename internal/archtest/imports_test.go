@@ -28,10 +28,12 @@ var mayImport = map[string][]string{
 	"api/daemon/v1": {},
 	"api/join/v1":   {"api/daemon/v1"},
 
-	"hwclaims/profile":  {},
-	"hwclaims":          {"hwclaims/profile", "internal/fault"},
-	"tpmkey":            {"internal/fault"},
-	"tpmkey/tpmkeytest": {"tpmkey/tpmkeytest/internal/wire"},
+	"hwclaims/profile":     {},
+	"hwclaims":             {"hwclaims/profile", "internal/fault"},
+	"tpmkey/internal/area": {},
+	"tpmkey/attest":        {"tpmkey/internal/area"},
+	"tpmkey":               {"internal/fault", "tpmkey/attest", "tpmkey/internal/area"},
+	"tpmkey/tpmkeytest":    {"tpmkey/tpmkeytest/internal/wire"},
 
 	"tpmkey/tpmkeytest/internal/wire": {},
 	"tpmkey/tpmkeytest/simulator":     {"tpmkey/tpmkeytest/internal/wire"},
