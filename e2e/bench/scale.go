@@ -108,7 +108,6 @@ func atOnce(ctx context.Context, n int64, call func(ctx context.Context, i int) 
 // timeLists times the API's lists, each by its first page, and the long ones by one from the middle too.
 func (c *controlPlane) timeLists(ctx context.Context, b *bench) error {
 	t := newTable(b.out, fmt.Sprintf("Lists of a control plane with %d nodes and %d tokens (p99 of %d calls each)", fullNodes, fullTokens, listCalls))
-	inTenant := httpapi.ListInTenant{TenantID: c.Tenant}
 	for _, l := range []struct {
 		name, method string
 		request      any
@@ -119,9 +118,10 @@ func (c *controlPlane) timeLists(ctx context.Context, b *bench) error {
 		{"nodes of the tenant", "nodes.list", httpapi.ListNodes{TenantID: c.Tenant}},
 		{"events", "events.list", httpapi.ListEvents{TenantID: c.Tenant}},
 		{"events of a type", "events.list", httpapi.ListEvents{TenantID: c.Tenant, Type: "security.join.refused"}},
-		{"pools", "pools.list", inTenant},
-		{"sites", "sites.list", inTenant},
+		{"pools", "pools.list", httpapi.ListPools{TenantID: c.Tenant}},
+		{"sites", "sites.list", httpapi.ListSites{TenantID: c.Tenant}},
 		{"tenants", "tenants.list", httpapi.ListTenants{}},
+		{"API keys", "apiKeys.list", httpapi.ListAPIKeys{TenantID: c.Tenant}},
 	} {
 		var took []float64
 		for range listCalls {
