@@ -52,7 +52,7 @@ CREATE INDEX pools_in_use_by_site ON pools (site_id, tenant_id) WHERE archived_a
 
 ALTER TABLE join_tokens ADD COLUMN workflow_id TEXT;
 CREATE INDEX join_tokens_by_site ON join_tokens (site_id, id) WHERE role = 'site';
-CREATE INDEX join_tokens_live_of_site ON join_tokens (site_id, id, expires_at, uses_left, revoked_at)
+CREATE INDEX join_tokens_live_of_site ON join_tokens (site_id, id, expires_at, uses_left, revoked_at, role)
   WHERE role = 'site' AND revoked_at IS NULL AND uses_left > 0;
 CREATE INDEX api_keys_live ON api_keys (tenant_id, id, expires_at) WHERE revoked_at IS NULL;
 
