@@ -21,16 +21,15 @@ func TestTextOfKeys(t *testing.T) {
 	}
 	good, _ := apikeys.New()
 	for name, text := range map[string]string{
-		"nothing":         "",
-		"no prefix":       strings.TrimPrefix(good, "bcak_"),
-		"another prefix":  "bcjt_" + strings.TrimPrefix(good, "bcak_"),
-		"cut off":         good[:len(good)-1],
-		"longer":          good + "A",
-		"padded":          good + "=",
-		"a line break":    good[:20] + "\n" + good[20:],
-		"standard base64": "bcak_" + strings.Repeat("+", 43),
-		"another spelling of the last bits": good[:len(good)-1] + string("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"[
-			1+strings.IndexByte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", good[len(good)-1])]),
+		"nothing":                           "",
+		"no prefix":                         strings.TrimPrefix(good, "bcak_"),
+		"another prefix":                    "bcjt_" + strings.TrimPrefix(good, "bcak_"),
+		"cut off":                           good[:len(good)-1],
+		"longer":                            good + "A",
+		"padded":                            good + "=",
+		"a line break":                      good[:20] + "\n" + good[20:],
+		"standard base64":                   "bcak_" + strings.Repeat("+", 43),
+		"another spelling of the last bits": good[:len(good)-1] + string("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"[1+strings.IndexByte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", good[len(good)-1])]),
 	} {
 		if _, ok := apikeys.Digest(text); ok {
 			t.Errorf("%s: %q is a key", name, text)
