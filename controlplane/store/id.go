@@ -23,6 +23,7 @@ const (
 	PrefixTenant      Prefix = "tn"
 	PrefixCommand     Prefix = "cmd"
 	PrefixKey         Prefix = "key"
+	PrefixEKAllow     Prefix = "ek"
 	PrefixAudit       Prefix = "aud"
 	PrefixSession     Prefix = "sess"
 )

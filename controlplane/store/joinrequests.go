@@ -40,14 +40,17 @@ type JoinRequest struct {
 	Role string
 	// State is the recorded state. [JoinRequest.StateAt] says which one it is at a time.
 	State JoinRequestState
-	// MachineKey names the machine within its site: `hw:` and its trusted hardware key, else `ek:` and the digest of its
-	// TPM's endorsement key, else `mac:` and the address that it booted from; keys and digests in lower-case hex.
+	// MachineKey names the machine within its site: `ek:` and the digest of its TPM's endorsement key, which the machine
+	// proved, else `hw:` and its trusted hardware key, else `mac:` and the address that it booted from; keys and digests in
+	// lower-case hex.
 	MachineKey string
 	Claims     hwclaims.Claims
 	// HardwareKey is nil where the claims give none.
 	HardwareKey []byte
 	// EKSHA256 is nil where the attestor knows no endorsement key.
 	EKSHA256 []byte
+	// EKUnverified says that no certificate of a maker that the control plane trusts vouches for the endorsement key.
+	EKUnverified bool
 	// MAC is the NIC that the machine booted from, normalised, or empty.
 	MAC string
 	// IP is the address that the gateway saw, or empty.
@@ -83,14 +86,14 @@ func (r JoinRequest) StateAt(now time.Time) JoinRequestState {
 }
 
 const joinRequestColumns = `id, tenant_id, site_id, pool_id, attestor, role, state, machine_key, claims, hardware_key, ek_sha256,
-	mac, ip, workflow_id, vouched_by, boot_lease_epoch, csr_sha256, token_id, created_at, expires_at, decided_at,
+	ek_unverified, mac, ip, workflow_id, vouched_by, boot_lease_epoch, csr_sha256, token_id, created_at, expires_at, decided_at,
 	decided_by, reason, consumed_at`
 
 func scanJoinRequest(s scanner) (r JoinRequest, err error) {
 	var csr []byte
 	var epoch *int64
 	err = s.Scan(&r.ID, &r.TenantID, &r.SiteID, textOf{&r.PoolID}, &r.Attestor, &r.Role, &r.State, &r.MachineKey,
-		jsonOf[hwclaims.Claims]{&r.Claims}, &r.HardwareKey, &r.EKSHA256, textOf{&r.MAC}, textOf{&r.IP}, textOf{&r.WorkflowID},
+		jsonOf[hwclaims.Claims]{&r.Claims}, &r.HardwareKey, &r.EKSHA256, &r.EKUnverified, textOf{&r.MAC}, textOf{&r.IP}, textOf{&r.WorkflowID},
 		textOf{&r.VouchedBy}, &epoch, &csr, textOf{&r.TokenID}, timeOf{&r.CreatedAt}, timeOf{&r.ExpiresAt},
 		timeOf{&r.DecidedAt}, textOf{&r.DecidedBy}, textOf{&r.Reason}, timeOf{&r.ConsumedAt})
 	if err != nil {
@@ -120,10 +123,10 @@ func (tx *Tx) InsertJoinRequest(r JoinRequest) error {
 	}
 	return tx.insert("insert the join request",
 		`INSERT INTO join_requests (id, tenant_id, site_id, pool_id, attestor, role, state, machine_key, claims, hardware_key,
-			ek_sha256, mac, ip, workflow_id, vouched_by, boot_lease_epoch, csr_sha256, token_id, created_at, expires_at)
-		 VALUES (?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			ek_sha256, ek_unverified, mac, ip, workflow_id, vouched_by, boot_lease_epoch, csr_sha256, token_id, created_at, expires_at)
+		 VALUES (?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.TenantID, r.SiteID, nullText(r.PoolID), r.Attestor, r.Role, r.MachineKey, claims, nullBytes(r.HardwareKey),
-		nullBytes(r.EKSHA256), nullText(r.MAC), nullText(r.IP), nullText(r.WorkflowID), nullText(r.VouchedBy),
+		nullBytes(r.EKSHA256), r.EKUnverified, nullText(r.MAC), nullText(r.IP), nullText(r.WorkflowID), nullText(r.VouchedBy),
 		nullNumber(r.ClaimedEpoch), r.CSRSHA256[:], nullText(r.TokenID), millis(tx.now), millis(r.ExpiresAt))
 }
 
@@ -135,10 +138,10 @@ func (tx *Tx) RefreshJoinRequest(r JoinRequest) error {
 		return err
 	}
 	return tx.update("refresh the join request",
-		`UPDATE join_requests SET pool_id = ?, attestor = ?, role = ?, claims = ?, hardware_key = ?, ek_sha256 = ?, mac = ?, ip = ?,
-			workflow_id = ?, vouched_by = ?, boot_lease_epoch = ?, csr_sha256 = ?, token_id = ?, expires_at = ?
+		`UPDATE join_requests SET pool_id = ?, attestor = ?, role = ?, claims = ?, hardware_key = ?, ek_sha256 = ?, ek_unverified = ?,
+			mac = ?, ip = ?, workflow_id = ?, vouched_by = ?, boot_lease_epoch = ?, csr_sha256 = ?, token_id = ?, expires_at = ?
 		 WHERE id = ? AND state = 'pending'`,
-		nullText(r.PoolID), r.Attestor, r.Role, claims, nullBytes(r.HardwareKey), nullBytes(r.EKSHA256), nullText(r.MAC),
+		nullText(r.PoolID), r.Attestor, r.Role, claims, nullBytes(r.HardwareKey), nullBytes(r.EKSHA256), r.EKUnverified, nullText(r.MAC),
 		nullText(r.IP), nullText(r.WorkflowID), nullText(r.VouchedBy), nullNumber(r.ClaimedEpoch), r.CSRSHA256[:],
 		nullText(r.TokenID), millis(r.ExpiresAt), r.ID)
 }

@@ -31,7 +31,8 @@ func (tx *Tx) DeleteNode(id string) error {
 }
 
 // FreeMachine takes from a node everything that says which machine it is, so that the machine is nobody's: it can join as
-// a new node. Whatever else comes to bind a machine to a node is freed here too.
+// a new node.
 func (tx *Tx) FreeMachine(id string) error {
-	return tx.update("free the node's machine", `UPDATE nodes SET hardware_key = NULL, hardware_key_trusted = FALSE WHERE id = ?`, id)
+	return tx.update("free the node's machine", `UPDATE nodes SET hardware_key = NULL, hardware_key_trusted = FALSE, ek_sha256 = NULL
+		WHERE id = ?`, id)
 }

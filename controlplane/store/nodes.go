@@ -1,6 +1,7 @@
 package store
 
 import (
+	"crypto/sha256"
 	"time"
 
 	"github.com/better-compute/bcd/hwclaims"
@@ -50,9 +51,12 @@ type Node struct {
 	HardwareKey []byte
 	// HardwareKeyTrusted says that the key names the machine: then it is unique, and a join with it is a reclaim.
 	HardwareKeyTrusted bool
-	Claims             hwclaims.Claims
-	Conditions         []Condition
-	JoinedAt           time.Time
+	// EKSHA256 is the digest of the endorsement key of the TPM that the machine joined with. It names the machine and is
+	// unique. Nil where the machine showed none, and after [Tx.FreeMachine].
+	EKSHA256   []byte
+	Claims     hwclaims.Claims
+	Conditions []Condition
+	JoinedAt   time.Time
 	// HelloAt is the first Hello of HelloGeneration; zero before any.
 	HelloAt         time.Time
 	HelloGeneration int64
@@ -72,19 +76,19 @@ type Condition struct {
 }
 
 const nodeColumns = `id, tenant_id, pool_id, site_id, role, state, trust, identity_generation, hardware_key,
-	hardware_key_trusted, claims, conditions, joined_at, hello_at, hello_generation, hello_claims,
+	hardware_key_trusted, ek_sha256, claims, conditions, joined_at, hello_at, hello_generation, hello_claims,
 	cordoned_at, retired_at, deleted_at`
 
 func scanNode(s scanner) (n Node, err error) {
 	err = s.Scan(&n.ID, &n.TenantID, textOf{&n.PoolID}, &n.SiteID, &n.Role, &n.State, &n.Trust, &n.IdentityGeneration,
-		&n.HardwareKey, &n.HardwareKeyTrusted, jsonOf[hwclaims.Claims]{&n.Claims}, jsonOf[[]Condition]{&n.Conditions},
+		&n.HardwareKey, &n.HardwareKeyTrusted, &n.EKSHA256, jsonOf[hwclaims.Claims]{&n.Claims}, jsonOf[[]Condition]{&n.Conditions},
 		timeOf{&n.JoinedAt}, timeOf{&n.HelloAt}, &n.HelloGeneration, &n.HelloClaims, timeOf{&n.CordonedAt},
 		timeOf{&n.RetiredAt}, timeOf{&n.DeletedAt})
 	return n, err
 }
 
-// InsertNode adds a node. JoinedAt is the transaction's time. A trusted hardware key that another node has is
-// [ErrDuplicate].
+// InsertNode adds a node. JoinedAt is the transaction's time. A trusted hardware key or an endorsement key that another
+// node has is [ErrDuplicate].
 func (tx *Tx) InsertNode(n Node) error {
 	claims, err := jsonText(n.Claims)
 	if err != nil {
@@ -92,23 +96,25 @@ func (tx *Tx) InsertNode(n Node) error {
 	}
 	return tx.insert("insert the node",
 		`INSERT INTO nodes (id, tenant_id, pool_id, site_id, role, state, trust, identity_generation, hardware_key,
-			hardware_key_trusted, claims, joined_at)
-		 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			hardware_key_trusted, ek_sha256, claims, joined_at)
+		 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		n.ID, n.TenantID, nullText(n.PoolID), n.SiteID, n.Role, n.State, n.Trust, n.IdentityGeneration,
-		nullBytes(n.HardwareKey), n.HardwareKeyTrusted, claims, millis(tx.now))
+		nullBytes(n.HardwareKey), n.HardwareKeyTrusted, nullBytes(n.EKSHA256), claims, millis(tx.now))
 }
 
-// ReclaimNode records that the machine joined again: the node's role, generation, trust, claims and state are replaced, its
-// conditions end. JoinedAt is the transaction's time.
+// ReclaimNode records that the machine joined again: the node's role, generation, trust, claims, hardware key and state are
+// replaced, its conditions end. JoinedAt is the transaction's time. A trusted hardware key that another node has is
+// [ErrDuplicate].
 func (tx *Tx) ReclaimNode(n Node) error {
 	claims, err := jsonText(n.Claims)
 	if err != nil {
 		return err
 	}
 	return tx.update("reclaim the node",
-		`UPDATE nodes SET role = ?, state = ?, trust = ?, identity_generation = ?, claims = ?, conditions = NULL, joined_at = ?
+		`UPDATE nodes SET role = ?, state = ?, trust = ?, identity_generation = ?, hardware_key = ?, hardware_key_trusted = ?,
+			claims = ?, conditions = NULL, joined_at = ?
 		 WHERE id = ?`,
-		n.Role, n.State, n.Trust, n.IdentityGeneration, claims, millis(tx.now), n.ID)
+		n.Role, n.State, n.Trust, n.IdentityGeneration, nullBytes(n.HardwareKey), n.HardwareKeyTrusted, claims, millis(tx.now), n.ID)
 }
 
 // Node returns a node or [ErrNotFound].
@@ -119,6 +125,11 @@ func (tx *Tx) Node(id string) (Node, error) {
 // NodeByHardwareKey returns the node that a trusted hardware key names, or [ErrNotFound].
 func (tx *Tx) NodeByHardwareKey(key []byte) (Node, error) {
 	return one(tx, scanNode, `SELECT `+nodeColumns+` FROM nodes WHERE hardware_key = ? AND hardware_key_trusted`, key)
+}
+
+// NodeByEK returns the node that is bound to the endorsement key with the digest, or [ErrNotFound].
+func (tx *Tx) NodeByEK(ekSHA256 [sha256.Size]byte) (Node, error) {
+	return one(tx, scanNode, `SELECT `+nodeColumns+` FROM nodes WHERE ek_sha256 = ?`, ekSHA256[:])
 }
 
 // SetNodeState moves a node on. It wakes the node's watchers.

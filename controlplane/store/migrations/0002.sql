@@ -12,6 +12,7 @@ CREATE TABLE join_requests (
   claims                TEXT NOT NULL,
   hardware_key          BLOB,
   ek_sha256             BLOB,
+  ek_unverified         BOOLEAN NOT NULL,
   mac                   TEXT,
   ip                    TEXT,
   workflow_id           TEXT,
@@ -69,3 +70,22 @@ CREATE INDEX node_certs_by_node ON node_certs (node_id, generation, issued_at, s
 -- It holds all that decides whether a token is live: a list finds the live ones behind thousands without reading those rows.
 CREATE INDEX join_tokens_live ON join_tokens (pool_id, id, expires_at, uses_left, revoked_at)
   WHERE revoked_at IS NULL AND uses_left > 0;
+
+-- A TPM's endorsement key (the SHA-256 of its SubjectPublicKeyInfo) is bound to one node, until the node is deleted.
+ALTER TABLE nodes ADD COLUMN ek_sha256 BLOB;
+CREATE UNIQUE INDEX nodes_by_ek ON nodes (ek_sha256) WHERE ek_sha256 IS NOT NULL;
+
+CREATE TABLE ek_allow (
+  id          TEXT NOT NULL PRIMARY KEY,
+  tenant_id   TEXT NOT NULL REFERENCES tenants (id),
+  site_id     TEXT NOT NULL REFERENCES sites (id),
+  pool_id     TEXT NOT NULL REFERENCES pools (id),
+  ek_sha256   BLOB NOT NULL,
+  note        TEXT,
+  created_by  TEXT NOT NULL,
+  created_at  BIGINT NOT NULL,
+  removed_at  BIGINT
+) WITHOUT ROWID;
+-- At a site an endorsement key stands once, whoever listed it: else the machine would not know where it lands.
+CREATE UNIQUE INDEX ek_allow_by_ek ON ek_allow (ek_sha256, site_id) WHERE removed_at IS NULL;
+CREATE INDEX ek_allow_by_pool ON ek_allow (pool_id, id) WHERE removed_at IS NULL;
