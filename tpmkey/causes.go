@@ -15,15 +15,19 @@ import (
 
 // What an operator can do, where several causes share it.
 const (
-	hintOpen      = "check that the TPM is enabled in the firmware's setup and that bcd may open the device"
-	hintReboot    = "restart the machine, and update its firmware if that does not help"
-	hintPower     = "power the machine off and on, and check that the TPM is enabled in the firmware's setup"
-	hintWait      = "try again in a minute"
-	hintStuck     = `try again in a few minutes, and restart the machine if "dmesg" shows errors of the TPM`
-	hintNoP256    = `set [tpm] mode to "off": this TPM cannot hold a node's key`
-	hintOwnerAuth = "put the owner hierarchy's authorisation into a file with mode 0600 and name it in [tpm] owner_auth_file"
-	hintHierarchy = "enable the TPM's owner (storage) hierarchy in the firmware's setup"
-	hintCrowded   = "stop other programs that use the TPM directly, and try again"
+	hintOpen          = "check that the TPM is enabled in the firmware's setup and that bcd may open the device"
+	hintReboot        = "restart the machine, and update its firmware if that does not help"
+	hintPower         = "power the machine off and on, and check that the TPM is enabled in the firmware's setup"
+	hintWait          = "try again in a minute"
+	hintStuck         = `try again in a few minutes, and restart the machine if "dmesg" shows errors of the TPM`
+	hintNoP256        = `set [tpm] mode to "off": this TPM cannot hold a node's key`
+	hintOwnerAuth     = "put the owner hierarchy's authorisation into a file with mode 0600 and name it in [tpm] owner_auth_file"
+	hintHierarchy     = "enable the TPM's owner (storage) hierarchy in the firmware's setup"
+	hintNoAttestation = "join with a join token instead: this TPM cannot prove where a key lives"
+	hintOtherEK       = "name another endorsement key in [tpm] ek, by the NV index of its certificate"
+	hintChallenge     = "try again; if it fails again, whoever runs the gateway between bcd and the control plane must look into it"
+	hintNotInTPM      = `set [tpm] mode to "required", and join again so that the node's key is made in the TPM`
+	hintCrowded       = "stop other programs that use the TPM directly, and try again"
 )
 
 // responseFault says what a response code means to an operator. The code decides whether it is temporary.

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/go-tpm/tpm2"
+
 	"github.com/better-compute/bcd/internal/fault"
 )
 
@@ -26,17 +28,18 @@ const maxSocketPath = 107
 
 // device is the TPM and the turn to use it.
 type device struct {
-	name          string // as configured
-	path          string
-	socket        bool // a software TPM, which has no resource manager
-	off           bool // the configuration says not to use it
-	ownerAuthFile string
-	timeout       time.Duration
-	sysfs         string // where the kernel tells of its TPMs; "/sys" but in tests
-	pause         func(context.Context, time.Duration) error
-	connect       func(context.Context) (io.ReadWriteCloser, error)
-	turn          chan struct{} // holds one value while an operation is under way
-	stuck         *stuckCommand // guarded by turn
+	name      string // as configured
+	path      string
+	socket    bool                      // a software TPM, which has no resource manager
+	off       bool                      // the configuration says not to use it
+	authFiles map[tpm2.TPMHandle]string // by hierarchy; absent or empty where none is set
+	ek        uint32                    // NV index of the EK to use; 0 for the fixed order
+	timeout   time.Duration
+	sysfs     string // where the kernel tells of its TPMs; "/sys" but in tests
+	pause     func(context.Context, time.Duration) error
+	connect   func(context.Context) (io.ReadWriteCloser, error)
+	turn      chan struct{} // holds one value while an operation is under way
+	stuck     *stuckCommand // guarded by turn
 }
 
 // stuckCommand is a command that the TPM has not answered within its deadline and that the kernel cannot take back.
@@ -44,7 +47,10 @@ type stuckCommand struct{ returned <-chan struct{} }
 
 func newDevice(o Options) (*device, error) {
 	d := &device{
-		name: o.Device, ownerAuthFile: o.OwnerAuthFile, timeout: o.Timeout,
+		name: o.Device, ek: o.EK, timeout: o.Timeout,
+		authFiles: map[tpm2.TPMHandle]string{
+			ownerHierarchy.handle: o.OwnerAuthFile, endorsementHierarchy.handle: o.EndorsementAuthFile,
+		},
 		sysfs: "/sys", pause: sleep, turn: make(chan struct{}, 1),
 	}
 	if d.name == "" {
@@ -62,6 +68,9 @@ func newDevice(o Options) (*device, error) {
 	case d.socket && len(d.path) > maxSocketPath:
 		return nil, fault.New(fault.Config, "move the socket to a shorter path",
 			"unusable TPM device %q: a socket's path has at most %d bytes", d.name, maxSocketPath)
+	}
+	if _, known := ekByIndex(d.ek); d.ek != 0 && !known {
+		return nil, fault.New(fault.Config, "set [tpm] ek to "+ekIndices(), "no endorsement key of the index 0x%08x can be used", d.ek)
 	}
 	return d, nil
 }

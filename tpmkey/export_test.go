@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/google/go-tpm/tpm2"
+
+	"github.com/better-compute/bcd/tpmkey/internal/area"
 )
 
 // NodeKeyTemplate is the public area of a node's key before the TPM fills in its point.
-var NodeKeyTemplate = nodeKeyTemplate
+var NodeKeyTemplate = area.NodeKey
 
 // PauseBudget bounds how long a command is retried.
 const PauseBudget = pauseBudget

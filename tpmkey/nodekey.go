@@ -15,39 +15,13 @@ import (
 	"github.com/google/go-tpm/tpm2"
 
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/tpmkey/internal/area"
 )
-
-// nodeKeyAttributes are exactly those of a node's key: made by this TPM, never leaving it, signing anything that its
-// user asks for (a restricted key cannot sign a certificate request), and outside the dictionary-attack logic.
-var nodeKeyAttributes = tpm2.TPMAObject{
-	FixedTPM:            true,
-	FixedParent:         true,
-	SensitiveDataOrigin: true,
-	UserWithAuth:        true,
-	NoDA:                true,
-	SignEncrypt:         true,
-}
-
-// nodeKeyTemplate is the public area of a node's key before the TPM fills in its point. The scheme is part of it, so
-// that the TPM makes no other kind of signature with the key.
-var nodeKeyTemplate = tpm2.TPMTPublic{
-	Type:             tpm2.TPMAlgECC,
-	NameAlg:          tpm2.TPMAlgSHA256,
-	ObjectAttributes: nodeKeyAttributes,
-	Parameters: tpm2.NewTPMUPublicParms(tpm2.TPMAlgECC, &tpm2.TPMSECCParms{
-		Scheme: tpm2.TPMTECCScheme{
-			Scheme:  tpm2.TPMAlgECDSA,
-			Details: tpm2.NewTPMUAsymScheme(tpm2.TPMAlgECDSA, &tpm2.TPMSSigSchemeECDSA{HashAlg: tpm2.TPMAlgSHA256}),
-		},
-		CurveID: tpm2.TPMECCNistP256,
-	}),
-	Unique: tpm2.NewTPMUPublicID(tpm2.TPMAlgECC, &tpm2.TPMSECCPoint{}),
-}
 
 // createNodeKey makes a node's key: under the persistent storage root key where that fits, else under a derived one.
 // TPM2_Create and TPM2_Load, never TPM2_CreateLoaded, which some TPMs do not have.
 func (l *link) createNodeKey() (*tpmRecord, error) {
-	if err := l.checkCurve(); err != nil {
+	if err := l.checkCurve(hintNoP256); err != nil {
 		return nil, err
 	}
 	made, err := l.createUnder(storageKey{handle: persistentSRK})
@@ -63,7 +37,7 @@ func (l *link) createNodeKey() (*tpmRecord, error) {
 
 func (l *link) createUnder(k storageKey) (made *tpmRecord, err error) {
 	err = l.withStorageKey(k, func(parent tpm2.AuthHandle) error {
-		created, err := tpm2.Create{ParentHandle: parent, InPublic: tpm2.New2B(nodeKeyTemplate)}.Execute(l)
+		created, err := tpm2.Create{ParentHandle: parent, InPublic: tpm2.New2B(area.NodeKey)}.Execute(l)
 		if err != nil {
 			return fmt.Errorf("cannot create it under 0x%08x: %w", uint32(k.recordAs()), err)
 		}
@@ -77,7 +51,7 @@ func (l *link) createUnder(k storageKey) (made *tpmRecord, err error) {
 }
 
 // checkCurve asks for P-256 before anything is made: the answers of chips without it differ, and tell nobody anything.
-func (l *link) checkCurve() error {
+func (l *link) checkCurve(hint string) error {
 	listed, err := tpm2.GetCapability{
 		Capability: tpm2.TPMCapECCCurves, Property: uint32(tpm2.TPMECCNistP256), PropertyCount: 1,
 	}.Execute(l)
@@ -89,7 +63,7 @@ func (l *link) checkCurve() error {
 		return fmt.Errorf("cannot list the curves: %w", err)
 	}
 	if !slices.Contains(curves.ECCCurves, tpm2.TPMECCNistP256) {
-		return fault.New(fault.TPMUnusable, hintNoP256, "the TPM has no P-256")
+		return fault.New(fault.TPMUnusable, hint, "the TPM has no P-256")
 	}
 	return nil
 }
@@ -129,28 +103,46 @@ func (k *tpmKey) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) (sig [
 	return sig, nil
 }
 
-// sign finds the storage key that unwraps the record, and signs.
-func (l *link) sign(r *tpmRecord, digest []byte) ([]byte, error) {
-	var sig []byte
+// sign loads the key and signs.
+func (l *link) sign(r *tpmRecord, digest []byte) (sig []byte, err error) {
+	err = l.withNodeKey(r, func(key tpm2.AuthHandle) error {
+		sig, err = l.signLoaded(key, digest)
+		return err
+	})
+	return sig, err
+}
+
+// withNodeKey runs use with the loaded key. Its storage key is flushed by then, which leaves room for another object.
+func (l *link) withNodeKey(r *tpmRecord, use func(tpm2.AuthHandle) error) (err error) {
+	key, err := l.loadNodeKey(r)
+	if err != nil {
+		return err
+	}
+	defer l.flushInto(&err, key.ObjectHandle)
+	return use(tpm2.AuthHandle{Handle: key.ObjectHandle, Name: key.Name, Auth: emptyAuth})
+}
+
+// loadNodeKey finds the storage key that unwraps the record, and loads the key under it. The caller flushes the key.
+func (l *link) loadNodeKey(r *tpmRecord) (*tpm2.LoadResponse, error) {
 	var other error // the first failure that is not "this storage key did not wrap the record"
 	lost := error(errUnfit)
 	for _, k := range storageKeysOf(r.parent) {
-		loaded := false
+		var key *tpm2.LoadResponse
 		err := l.withStorageKey(k, func(parent tpm2.AuthHandle) (err error) {
-			key, err := tpm2.Load{ParentHandle: parent, InPrivate: r.private, InPublic: r.public}.Execute(l)
+			key, err = tpm2.Load{ParentHandle: parent, InPrivate: r.private, InPublic: r.public}.Execute(l)
 			if err != nil {
 				return fmt.Errorf("cannot load the key under 0x%08x: %w", uint32(k.recordAs()), err)
 			}
-			loaded = true
 			l.live = append(l.live, key.ObjectHandle)
-			defer l.flushInto(&err, key.ObjectHandle)
-			sig, err = l.signLoaded(tpm2.AuthHandle{Handle: key.ObjectHandle, Name: key.Name, Auth: emptyAuth}, digest)
-			return err
+			return nil
 		})
 		switch {
 		case err == nil:
-			return sig, nil
-		case loaded, l.broken != nil, l.ctx.Err() != nil:
+			return key, nil
+		case key != nil:
+			_ = l.flush(key.ObjectHandle) // the first failure is the news
+			return nil, err
+		case l.broken != nil, l.ctx.Err() != nil:
 			return nil, err
 		case errors.Is(err, tpm2.TPMRCIntegrity):
 			lost = err

@@ -62,17 +62,16 @@ func (l *link) withStorageKey(k storageKey, use func(parent tpm2.AuthHandle) err
 		}
 		return use(parent)
 	}
-	made, err := l.createPrimary(tpm2.TPMRHOwner, *k.template)
-	if err != nil {
-		return err
+	made, err := l.createPrimary(ownerHierarchy, *k.template)
+	if isUnsupported(err) {
+		err = fmt.Errorf("%w: %w", err, errUnfit)
 	}
-	l.live = append(l.live, made.ObjectHandle)
+	if err != nil {
+		return fmt.Errorf("cannot derive a storage key from the owner hierarchy: %w", err)
+	}
 	defer l.flushInto(&err, made.ObjectHandle)
 	return use(tpm2.AuthHandle{Handle: made.ObjectHandle, Name: made.Name, Auth: emptyAuth})
 }
-
-// emptyAuth authorises what has no authorisation value.
-var emptyAuth = tpm2.PasswordAuth(nil)
 
 // persistentKey reads the key at a persistent handle and says whether node keys go under it.
 func (l *link) persistentKey(handle tpm2.TPMHandle) (tpm2.AuthHandle, error) {
@@ -94,36 +93,3 @@ func (l *link) persistentKey(handle tpm2.TPMHandle) (tpm2.AuthHandle, error) {
 	}
 	return tpm2.AuthHandle{Handle: handle, Name: read.Name, Auth: emptyAuth}, nil
 }
-
-// createPrimary derives a primary key of a hierarchy. The caller flushes it.
-func (l *link) createPrimary(hierarchy tpm2.TPMHandle, template tpm2.TPMTPublic) (_ *tpm2.CreatePrimaryResponse, err error) {
-	auth, err := l.dev.ownerAuth()
-	if err != nil {
-		return nil, err
-	}
-	session := emptyAuth
-	if len(auth) > 0 {
-		// HMAC, so that the value itself does not cross the bus to the chip.
-		s, _, err := tpm2.HMACSession(l, tpm2.TPMAlgSHA256, sessionNonce, tpm2.Auth(auth))
-		if err != nil {
-			return nil, fmt.Errorf("cannot start a session: %w", err)
-		}
-		session = s
-		l.live = append(l.live, s.Handle())
-		defer l.flushInto(&err, s.Handle())
-	}
-	made, err := tpm2.CreatePrimary{
-		PrimaryHandle: tpm2.AuthHandle{Handle: hierarchy, Auth: session},
-		InPublic:      tpm2.New2B(template),
-	}.Execute(l)
-	if isUnsupported(err) {
-		err = fmt.Errorf("%w: %w", err, errUnfit)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot derive a storage key from the owner hierarchy: %w", err)
-	}
-	return made, nil
-}
-
-// sessionNonce is the size of a session's nonces, in bytes: the least that a TPM takes.
-const sessionNonce = 16

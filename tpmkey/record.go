@@ -1,15 +1,15 @@
 package tpmkey
 
 import (
-	"bytes"
 	"crypto/ecdsa"
-	"crypto/elliptic"
 	"encoding/asn1"
 	"encoding/pem"
 	"errors"
 	"fmt"
 
 	"github.com/google/go-tpm/tpm2"
+
+	"github.com/better-compute/bcd/tpmkey/internal/area"
 )
 
 // oidLoadableKey is id-loadablekey of draft-bottomley-tpm2-keys: a key that TPM2_Load takes as it is.
@@ -49,11 +49,11 @@ type tpmRecord struct {
 
 // newTPMRecord checks that the public area is exactly one of a node key.
 func newTPMRecord(parent tpm2.TPMHandle, public tpm2.TPM2BPublic, private tpm2.TPM2BPrivate) (*tpmRecord, error) {
-	area, err := public.Contents()
+	contents, err := public.Contents()
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the public area: %w", err)
 	}
-	point, err := nodeKeyPoint(area)
+	point, err := area.NodeKeyPoint(contents)
 	if err != nil {
 		return nil, err
 	}
@@ -94,11 +94,11 @@ func parseTPMRecord(der []byte) (*tpmRecord, error) {
 	case k.Parent != int64(tpm2.TPMRHOwner) && k.Parent>>24 != persistentHandles:
 		return nil, fmt.Errorf("its parent 0x%x is neither a persistent handle nor the owner hierarchy", k.Parent)
 	}
-	public, err := unmarshalAll[tpm2.TPM2BPublic](k.Public)
+	public, err := area.Unmarshal[tpm2.TPM2BPublic](k.Public)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the public area: %w", err)
 	}
-	private, err := unmarshalAll[tpm2.TPM2BPrivate](k.Private)
+	private, err := area.Unmarshal[tpm2.TPM2BPrivate](k.Private)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the private area: %w", err)
 	}
@@ -110,69 +110,3 @@ func parseTPMRecord(der []byte) (*tpmRecord, error) {
 
 // persistentHandles is TPM_HT_PERSISTENT, the top byte of a persistent object's handle.
 const persistentHandles = 0x81
-
-// unmarshalAll reads a TPM structure that fills data. go-tpm ignores what follows one.
-func unmarshalAll[T tpm2.Marshallable, P interface {
-	*T
-	tpm2.Unmarshallable
-}](data []byte) (P, error) {
-	v, err := tpm2.Unmarshal[T, P](data)
-	if err != nil {
-		return nil, err
-	}
-	if !bytes.Equal(tpm2.Marshal(*v), data) {
-		return nil, errors.New("it is not in its one encoding")
-	}
-	return v, nil
-}
-
-// nodeKeyPoint returns the public key of a node key's public area, and refuses any other area: what the key may do is
-// part of what it is.
-func nodeKeyPoint(area *tpm2.TPMTPublic) (*ecdsa.PublicKey, error) {
-	if area.Type != tpm2.TPMAlgECC || area.NameAlg != tpm2.TPMAlgSHA256 {
-		return nil, fmt.Errorf("the key is of type 0x%04x with name algorithm 0x%04x, not ECC with SHA-256", area.Type, area.NameAlg)
-	}
-	if area.ObjectAttributes != nodeKeyAttributes {
-		return nil, fmt.Errorf("the key's attributes are 0x%x, not those of a node's key (0x%x)",
-			tpm2.Marshal(area.ObjectAttributes), tpm2.Marshal(nodeKeyAttributes))
-	}
-	if len(area.AuthPolicy.Buffer) > 0 {
-		return nil, errors.New("the key has a policy")
-	}
-	parms, err := area.Parameters.ECCDetail()
-	if err != nil {
-		return nil, err
-	}
-	if parms.CurveID != tpm2.TPMECCNistP256 {
-		return nil, fmt.Errorf("the key is on the curve 0x%04x, not on P-256", parms.CurveID)
-	}
-	scheme, err := parms.Scheme.Details.ECDSA()
-	if parms.Scheme.Scheme != tpm2.TPMAlgECDSA || err != nil || scheme.HashAlg != tpm2.TPMAlgSHA256 {
-		return nil, errors.New("the key's scheme is not ECDSA with SHA-256")
-	}
-	unique, err := area.Unique.ECC()
-	if err != nil {
-		return nil, err
-	}
-	// Nothing beside the point differs from the template, not in a field without a check of its own above either.
-	exact := nodeKeyTemplate
-	exact.Unique = area.Unique
-	if !bytes.Equal(tpm2.Marshal(exact), tpm2.Marshal(*area)) {
-		return nil, errors.New("the public area is not a node key's")
-	}
-	// A TPM may leave out leading zeros of a coordinate.
-	const size = 32
-	x, y := unique.X.Buffer, unique.Y.Buffer
-	if len(x) > size || len(y) > size {
-		return nil, errors.New("the key's point is too large for P-256")
-	}
-	point := make([]byte, 1+2*size)
-	point[0] = 4 // uncompressed, SEC 1 section 2.3.3
-	copy(point[1+size-len(x):], x)
-	copy(point[1+2*size-len(y):], y)
-	pub, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), point)
-	if err != nil {
-		return nil, fmt.Errorf("the key's point is not on P-256: %w", err)
-	}
-	return pub, nil
-}

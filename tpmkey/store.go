@@ -40,6 +40,11 @@ type Options struct {
 	// OwnerAuthFile names a file, readable by its owner only, with the authorisation value of the owner hierarchy; one
 	// line end at its end is not part of the value. Empty is the empty authorisation that a TPM comes with.
 	OwnerAuthFile string
+	// EndorsementAuthFile is the same for the endorsement hierarchy. Only an [Attester] needs it.
+	EndorsementAuthFile string
+	// EK is the NV index of the certificate of the endorsement key that an [Attester] uses, such as 0x01c0000a, whether there
+	// is a certificate or not. Zero is the fixed order of [Attester].
+	EK uint32
 	// Timeout bounds one TPM command. Zero is [DefaultTimeout].
 	Timeout time.Duration
 	// Log hears, once in the life of the store, that and why keys are made in files. Nil is silence.
