@@ -40,6 +40,7 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"fill":      fill,
 	"newer":     newer,
 	"condemn":   condemn,
+	"waits":     waits,
 	"jsonlines": jsonlines,
 }
 

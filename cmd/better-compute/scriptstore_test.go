@@ -126,3 +126,21 @@ func condemn(ts *testscript.TestScript, _ bool, args []string) {
 		return tx.SetNodeConditions(args[1], []store.Condition{{Type: acceptance.ConditionFailed, Message: message, Since: tx.Now()}})
 	})
 }
+
+// waits adds a machine that waits for a decision, and that tries to write to the operator's terminal: waits dir pool VARIABLE.
+func waits(ts *testscript.TestScript, _ bool, args []string) {
+	database(ts, args[0], time.Now(), func(tx *store.Tx) error {
+		p, err := tx.Pool(args[1])
+		if err != nil {
+			return err
+		}
+		id := tx.NewID(store.PrefixJoinRequest)
+		ts.Setenv(args[2], id)
+		return tx.InsertJoinRequest(store.JoinRequest{
+			ID: id, TenantID: p.TenantID, SiteID: p.SiteID, Attestor: "discovery", Role: store.RoleRamdisk, MachineKey: id,
+			Claims: hwclaims.Claims{ProductSerial: "SN\x1b[2J", Vendor: "Dell\nInc.", ProductName: "R750", Hostname: "\u202egnp.exe"},
+			MAC:    "70:b5:e8:00:50:28", IP: "192.0.2.7", VouchedBy: "node_01k5w0000000000000000000s1", ClaimedEpoch: 7,
+			CSRSHA256: sha256.Sum256([]byte("CSR")), ExpiresAt: tx.Now().Add(time.Hour),
+		})
+	})
+}
