@@ -23,7 +23,7 @@ type verb struct {
 
 var (
 	helpCommand = regexp.MustCompile(`^  ([a-z][a-z-]*) +\S`)
-	helpFlag    = regexp.MustCompile(`^ {2,}(?:(-[a-z]), )?(?: +)?(--[a-z][a-z-]*)\b`)
+	helpFlag    = regexp.MustCompile(`^ {2,}(?:(-[a-z]), )?(?: +)?(--[a-z][a-z0-9-]*)\b`)
 )
 
 // tree asks both programs for all of their commands.
@@ -197,7 +197,7 @@ func TestEveryCommandAndFlagIsDocumented(t *testing.T) {
 				said[path] = true
 			}
 		}
-		for _, f := range regexp.MustCompile(`(?:^|[\s`+"`"+`"(])(--?[a-z][a-z-]*)`).FindAllStringSubmatch(p.text, -1) {
+		for _, f := range regexp.MustCompile(`(?:^|[\s`+"`"+`"(])(--?[a-z][a-z0-9-]*)`).FindAllStringSubmatch(p.text, -1) {
 			said[f[1]] = true
 		}
 	}
