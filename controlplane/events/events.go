@@ -89,6 +89,9 @@ type JoinRefused struct {
 	CSRSHA256 string `json:"csrSha256"`
 	// HardwareKey is the machine's hardware key, lower-case hex; empty where its claims give none.
 	HardwareKey string `json:"hardwareKey"`
+	// EKSHA256 is the SHA-256 of the endorsement key that the machine's TPM proved, lower-case hex; absent where it proved
+	// none.
+	EKSHA256 string `json:"ekSha256,omitempty"`
 	// Suppressed counts the refusals of this kind that were not published since the last one that was.
 	Suppressed int64 `json:"suppressed"`
 }
@@ -106,6 +109,10 @@ type JoinRequestCreated struct {
 	// CSRSHA256 is the SHA-256 of the request's CSR, HardwareKey the machine's hardware key, both lower-case hex.
 	CSRSHA256   string `json:"csrSha256"`
 	HardwareKey string `json:"hardwareKey"`
+	// EKSHA256 is the SHA-256 of the endorsement key that the machine's TPM proved, EKUnverified that no maker's certificate
+	// vouches for it; both absent where it proved none.
+	EKSHA256     string `json:"ekSha256,omitempty"`
+	EKUnverified bool   `json:"ekUnverified,omitempty"`
 }
 
 // JoinRequestApproved reports an approval, which admits one join.
@@ -191,6 +198,9 @@ type NodeJoined struct {
 	IdentityGeneration int64  `json:"identityGeneration"`
 	// NodeKey is `tpm` where the attestor proved that the node key lives in the machine's TPM, else `unattested`.
 	NodeKey string `json:"nodeKey"`
+	// EKSHA256 is the SHA-256 of the endorsement key of the TPM that the machine joined with, lower-case hex; absent where it
+	// showed none.
+	EKSHA256 string `json:"ekSha256,omitempty"`
 }
 
 // NodeConnected reports an opened session.

@@ -58,7 +58,7 @@ func (d *decision) decide(tx *store.Tx) (*plan, error) {
 		return nil, err
 	}
 	p, err := d.decideFor(tx, g)
-	return p, tellTenant(err, g.TenantID)
+	return p, g.tell(err)
 }
 
 func (d *decision) decideFor(tx *store.Tx, g *Grant) (*plan, error) {
@@ -107,9 +107,17 @@ func (d *decision) decideFor(tx *store.Tx, g *Grant) (*plan, error) {
 		ID: d.newNode, TenantID: g.TenantID, PoolID: g.PoolID, SiteID: g.SiteID, Role: d.req.Role(), IdentityGeneration: 1,
 		HardwareKey: d.req.hardware.HardwareKey, HardwareKeyTrusted: d.req.hardware.Trusted,
 	}
+	if g.EKSHA256 != nil {
+		p.node.EKSHA256 = g.EKSHA256[:]
+	}
 	if machine != nil {
+		now := p.node
 		p.node = *machine
 		p.node.IdentityGeneration++
+		if g.EKSHA256 != nil {
+			// The TPM names the machine, whatever was changed around it.
+			p.node.HardwareKey, p.node.HardwareKeyTrusted = now.HardwareKey, now.HardwareKeyTrusted
+		}
 	}
 	p.node.State, p.node.Claims = store.NodeAdopting, d.req.claims
 	p.node.Role, p.node.Trust = d.req.Role(), trustOf(g, place, d.rootTenant)
@@ -131,6 +139,9 @@ func (d *decision) machine(tx *store.Tx, g *Grant) (*store.Node, error) {
 	if d.req.hardware.Trusted {
 		n, err = tx.NodeByHardwareKey(d.req.hardware.HardwareKey)
 	}
+	if g.EKSHA256 != nil && (err == nil || errors.Is(err, store.ErrNotFound)) {
+		n, err = boundNode(tx, g, n.ID)
+	}
 	if errors.Is(err, store.ErrNotFound) {
 		if g.NodeID == "" {
 			return nil, nil //nolint:nilnil // a new machine
@@ -150,6 +161,16 @@ func (d *decision) machine(tx *store.Tx, g *Grant) (*store.Node, error) {
 		return nil, Refuse("join:reclaim")
 	}
 	return &n, nil
+}
+
+// boundNode returns the node that is bound to the machine's endorsement key. byHardware is the node that its claims name, or
+// empty: another one than the key's is somebody else's, or this machine's before its TPM was replaced, and nobody can tell.
+func boundNode(tx *store.Tx, g *Grant, byHardware string) (store.Node, error) {
+	n, err := tx.NodeByEK(*g.EKSHA256)
+	if (err == nil || errors.Is(err, store.ErrNotFound)) && byHardware != "" && n.ID != byHardware {
+		return store.Node{}, Refuse("join:reclaim")
+	}
+	return n, err
 }
 
 // becomes reports whether the node may have the role that is asked for: its own, or that of a node where a ramdisk installed
@@ -207,7 +228,7 @@ func (d *decision) place(tx *store.Tx, g *Grant) (place, error) {
 // record writes an admission: the use that it costs, the node, its certificate and what is told of it.
 func (d *decision) record(tx *store.Tx, p *plan, cert store.Cert) error {
 	if err := d.credential.Spend(tx, p.grant); err != nil {
-		return tellTenant(err, p.grant.TenantID)
+		return p.grant.tell(err)
 	}
 	if p.approval != nil {
 		if err := tx.ConsumeJoinRequest(p.approval.ID); err != nil {
@@ -233,13 +254,13 @@ func (d *decision) record(tx *store.Tx, p *plan, cert store.Cert) error {
 	if err := tx.PutNodeAuthz(p.node); err != nil {
 		return err
 	}
-	if err := d.recordCert(tx, p, cert, reclaim, p.grant.TokenID); err != nil {
+	if err := d.recordCert(tx, p, cert, reclaim); err != nil {
 		return err
 	}
 	if p.acceptance && p.node.Role != store.RoleSite {
 		return nil // the node's first Hello queues it: until then there is nobody to ask
 	}
-	return adopt(tx, p.node, p.grant.TokenID)
+	return adopt(tx, p.node, p.grant.actor(p.node.ID))
 }
 
 // recordSuccession writes the next certificate of a node that stays what it is.
@@ -252,14 +273,14 @@ func (d *decision) recordSuccession(tx *store.Tx, p *plan, cert store.Cert) erro
 	if err := markUsed(tx, leaf); err != nil {
 		return err
 	}
-	if err := d.recordCert(tx, p, cert, false, p.node.ID); err != nil {
+	if err := d.recordCert(tx, p, cert, false); err != nil {
 		return err
 	}
 	return tellForked(tx, p.node, leaf, inUse, cert.Serial)
 }
 
 // recordCert writes an admission's certificate, that the request was admitted, and what is told of it.
-func (d *decision) recordCert(tx *store.Tx, p *plan, cert store.Cert, reclaim bool, actor string) error {
+func (d *decision) recordCert(tx *store.Tx, p *plan, cert store.Cert, reclaim bool) error {
 	if err := tx.InsertCert(cert); err != nil {
 		return err
 	}
@@ -274,6 +295,9 @@ func (d *decision) recordCert(tx *store.Tx, p *plan, cert store.Cert, reclaim bo
 		Reclaim: reclaim, HardwareKeyTrusted: p.node.HardwareKeyTrusted, Serial: cert.Serial,
 		IdentityGeneration: p.node.IdentityGeneration, NodeKey: p.grant.nodeKey(),
 	}
+	if p.grant.EKSHA256 != nil {
+		joined.EKSHA256 = digestText(*p.grant.EKSHA256)
+	}
 	if err := tx.Publish(p.node.TenantID, joined); err != nil {
 		return err
 	}
@@ -281,7 +305,7 @@ func (d *decision) recordCert(tx *store.Tx, p *plan, cert store.Cert, reclaim bo
 	if reclaim {
 		action = events.ActionNodeReclaimed
 	}
-	return tx.Record(p.node.TenantID, action, actor, p.node.ID, joined)
+	return tx.Record(p.node.TenantID, action, p.grant.actor(p.node.ID), p.node.ID, joined)
 }
 
 // reclaim makes the machine the node that it was: with a new generation, which no older certificate belongs to.

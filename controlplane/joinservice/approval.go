@@ -1,6 +1,7 @@
 package joinservice
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"math"
@@ -53,8 +54,11 @@ type Approval struct {
 	Rule ApprovalRule
 	// PendingTTL is how long a request waits for the decision.
 	PendingTTL time.Duration
-	// EKSHA256 is the digest of the TPM's endorsement key that the machine proved, or nil.
+	// EKSHA256 is the digest of the TPM's endorsement key that the machine proved, or nil. A request that was made with
+	// another one is not this machine's.
 	EKSHA256 []byte
+	// EKUnverified says that no maker's certificate vouches for that key.
+	EKUnverified bool
 	// MAC is the NIC that the machine booted from, normalised, or empty. A machine without a trusted hardware key needs
 	// EKSHA256 or MAC, or its requests cannot be told apart.
 	MAC string
@@ -82,7 +86,7 @@ func (d *decision) met(tx *store.Tx, g *Grant) (*store.JoinRequest, error) {
 	for _, state := range []store.JoinRequestState{store.JoinRequestRejected, store.JoinRequestApproved, store.JoinRequestPending} {
 		i := slices.IndexFunc(all, func(r store.JoinRequest) bool {
 			return r.State == state && (state == store.JoinRequestRejected || r.SiteID == g.SiteID && r.Attestor == d.attestor &&
-				r.Role == d.req.Role() && r.TokenID == g.TokenID)
+				r.Role == d.req.Role() && r.TokenID == g.TokenID && bytes.Equal(r.EKSHA256, g.Approval.EKSHA256))
 		})
 		if i >= 0 {
 			return &all[i], nil
@@ -139,13 +143,13 @@ func (d *decision) joinRequest(tx *store.Tx, g *Grant) (*store.JoinRequest, erro
 	r := &store.JoinRequest{
 		TenantID: g.TenantID, SiteID: g.SiteID, PoolID: g.PoolID, Attestor: d.attestor, Role: d.req.Role(),
 		State: store.JoinRequestPending, Claims: d.req.claims, HardwareKey: d.req.hardware.HardwareKey, EKSHA256: a.EKSHA256,
-		MAC: a.MAC, WorkflowID: a.WorkflowID, CSRSHA256: d.req.csrSHA256, TokenID: g.TokenID, ExpiresAt: tx.Now().Add(a.PendingTTL),
+		EKUnverified: a.EKUnverified, MAC: a.MAC, WorkflowID: a.WorkflowID, CSRSHA256: d.req.csrSHA256, TokenID: g.TokenID, ExpiresAt: tx.Now().Add(a.PendingTTL),
 	}
 	switch {
+	case len(a.EKSHA256) > 0: // proved, where the rest is claimed
+		r.MachineKey = "ek:" + hex.EncodeToString(a.EKSHA256)
 	case d.req.hardware.Trusted:
 		r.MachineKey = "hw:" + hex.EncodeToString(r.HardwareKey)
-	case len(a.EKSHA256) > 0:
-		r.MachineKey = "ek:" + hex.EncodeToString(a.EKSHA256)
 	case a.MAC != "":
 		r.MachineKey = "mac:" + a.MAC
 	default:
@@ -187,7 +191,8 @@ func (d *decision) recordRequest(tx *store.Tx, p *plan) error {
 	}
 	return tx.Publish(r.TenantID, events.JoinRequestCreated{
 		RequestID: r.ID, PoolID: r.PoolID, SiteID: r.SiteID, Attestor: r.Attestor, Role: r.Role, TokenID: r.TokenID,
-		CSRSHA256: digestText(r.CSRSHA256), HardwareKey: d.req.hardwareKey(),
+		CSRSHA256: digestText(r.CSRSHA256), HardwareKey: d.req.hardwareKey(), EKSHA256: hex.EncodeToString(r.EKSHA256),
+		EKUnverified: r.EKUnverified,
 	})
 }
 

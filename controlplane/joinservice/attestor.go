@@ -22,8 +22,8 @@ type Attestor interface {
 // Credential is what one machine presents in one request. Its methods are called on a snapshot first and then again in the
 // admission's transaction; only Spend writes.
 type Credential interface {
-	// Prove finds out who vouches for the machine. After it succeeded, the grant's tenant may be told of a refusal, and a
-	// request that was admitted before gets its answer again.
+	// Prove finds out who vouches for the machine. After it succeeded, the grant's tenant may be told of a refusal, if the
+	// grant does not say otherwise, and a request that was admitted before gets its answer again.
 	Prove(tx *store.Tx) (*Grant, error)
 	// Check decides whether the grant admits a machine now. A repeat of an admitted request is not asked. What ends with
 	// time alone is no reason where [Grant.Remembered] is set.
@@ -36,6 +36,11 @@ type Credential interface {
 type Grant struct {
 	// TokenID is the credential's record, if it has one. A repeat must present the same.
 	TokenID string
+	// EKSHA256 is the digest of the TPM's endorsement key that the machine proved; nil is none. The machine is then the node
+	// that is bound to the key, and a new one is bound to it.
+	EKSHA256 *[sha256.Size]byte
+	// Stranger says that nobody of the tenant vouched for this very machine: the tenant is told of no refusal.
+	Stranger bool
 	// TenantID, SiteID and PoolID are where the machine lands. PoolID is empty for a site agent, and where Approval is set
 	// and the credential names none: then it is the pool of the node that the machine is, or of the approval.
 	TenantID, SiteID, PoolID string
@@ -72,6 +77,22 @@ type Grant struct {
 type Succession struct {
 	Leaf store.Cert
 	Node store.Node
+}
+
+// tell marks a refusal of the machine as one that the grant's tenant may be told, if it may.
+func (g *Grant) tell(err error) error {
+	if g.Stranger {
+		return err
+	}
+	return tellTenant(err, g.TenantID)
+}
+
+// actor is who acts in an admission, as audit rows say it: the token, or the node itself.
+func (g *Grant) actor(nodeID string) string {
+	if g.TokenID != "" {
+		return g.TokenID
+	}
+	return nodeID
 }
 
 // nodeKey says where the node key lives, as events spell it.

@@ -12,17 +12,6 @@ import (
 	"github.com/better-compute/bcd/controlplane/store"
 )
 
-// Challenge implements [joinv1.JoinServiceServer]. No attestor that is configured uses it: it is refused like a join by
-// one that is not.
-func (s *Service) Challenge(ctx context.Context, in *joinv1.ChallengeRequest) (*daemonv1.ChallengeResponse, error) {
-	if s.keys == nil {
-		return nil, errNoKeys
-	}
-	req := &Request{body: &daemonv1.JoinRequestBody{Attestor: "tpm"}}
-	copy(req.csrSHA256[:], in.GetRequest().GetCsrSha256())
-	return nil, s.answer(ctx, s.now(), Refuse("join:attestor"), errJoinRefused, func(r *refusal) { s.tellJoin(ctx, req, r) })
-}
-
 // Join implements [joinv1.JoinServiceServer].
 func (s *Service) Join(ctx context.Context, in *joinv1.JoinRequest) (*daemonv1.JoinResponse, error) {
 	if s.keys == nil {

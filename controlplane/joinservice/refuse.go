@@ -101,7 +101,7 @@ func (s *Service) tellJoin(ctx context.Context, req *Request, r *refusal) {
 	s.publish(ctx, kind, func(suppressed int64) events.Payload {
 		e := events.JoinRefused{
 			Attestor: attestor, Reason: r.reason, CSRSHA256: digestText(req.csrSHA256),
-			HardwareKey: req.hardwareKey(), Suppressed: suppressed,
+			HardwareKey: req.hardwareKey(), EKSHA256: req.ekSHA256, Suppressed: suppressed,
 		}
 		if slices.Contains([]string{store.RoleNode, store.RoleSite, store.RoleRamdisk}, req.Role()) {
 			e.Role = req.Role()

@@ -2,6 +2,7 @@ package joinservice
 
 import (
 	"context"
+	"crypto"
 	"crypto/sha256"
 	"crypto/x509"
 	"errors"
@@ -122,10 +123,18 @@ func (r *renewal) checkProof(tx *store.Tx, leaf store.Cert, node store.Node) (*r
 	if err := r.checkPeer(tx, node); err != nil {
 		return nil, err
 	}
-	if err := checkKeyAttestation(leaf, r.attested); err != nil {
+	var next crypto.PublicKey
+	csr, err := parseCSR(r.csrDER)
+	if err == nil {
+		next = csr.PublicKey
+	}
+	if err := checkKeyAttestation(leaf, r.attested, next, r.proof.csrSHA256); err != nil {
 		return nil, err
 	}
-	return r.checkCSR(tx, leaf, node)
+	if err != nil {
+		return nil, Refuse("csr")
+	}
+	return r.checkCSR(tx, leaf, node, csr)
 }
 
 // checkPeer checks that the connection's certificate is one of the node's, and good.
@@ -148,9 +157,8 @@ func (r *renewal) checkPeer(tx *store.Tx, node store.Node) error {
 }
 
 // checkCSR checks the next key, and finds what the leaf was renewed to before.
-func (r *renewal) checkCSR(tx *store.Tx, leaf store.Cert, node store.Node) (*renewed, error) {
-	csr, err := parseCSR(r.csrDER)
-	if err != nil || csr.CheckSignature() != nil {
+func (r *renewal) checkCSR(tx *store.Tx, leaf store.Cert, node store.Node, csr *x509.CertificateRequest) (_ *renewed, err error) {
+	if csr.CheckSignature() != nil {
 		return nil, Refuse("csr")
 	}
 	r.csr = csr

@@ -1,6 +1,7 @@
 package joinservice
 
 import (
+	"bytes"
 	"errors"
 	"slices"
 
@@ -35,6 +36,7 @@ func (d *decision) replay(tx *store.Tx, g *Grant) (*plan, error) {
 	switch {
 	case j.Attestor != d.attestor, j.TokenID != g.TokenID, j.Role != d.req.Role(), // another request in truth
 		j.PoolID != g.PoolID && (g.PoolID != "" || g.Approval == nil), // without a pool, the admission found one
+		g.EKSHA256 != nil && !bytes.Equal(node.EKSHA256, g.EKSHA256[:]),
 		g.Succeeds != nil && (node.ID != g.Succeeds.Node.ID || cert.Predecessor != g.Succeeds.Leaf.Serial),
 		node.PoolID != j.PoolID, node.SiteID != g.SiteID, asked != "" && asked != node.SiteID,
 		d.req.body.GetNodeId() != g.NodeID,

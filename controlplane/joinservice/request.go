@@ -37,6 +37,8 @@ type Request struct {
 	spkiSHA256 [sha256.Size]byte
 	claims     hwclaims.Claims
 	hardware   hwclaims.Assessment
+	// ekSHA256 is the digest of the endorsement key that the machine proved, as events spell it; empty is none.
+	ekSHA256 string
 	// address is the caller's, as the gateway saw it.
 	address string
 	// gatewaySites are the sites that the gateway serves; none is every site.

@@ -47,6 +47,8 @@ type Keys struct {
 	SigningCertificate *x509.Certificate
 	// Decryption are the keys that open sealed tokens: the current one, then the one before it during a rotation.
 	Decryption []ecdh.KeyExchanger
+	// DeriveKey derives a key for a use, which info names, from a secret that all replicas share: see [pki.Bundle.DeriveKey].
+	DeriveKey func(info string, size int) ([]byte, error)
 }
 
 // KeysOf returns the keys of a bundle.
@@ -60,6 +62,7 @@ func KeysOf(b *pki.Bundle) *Keys {
 		Signer:             b.JoinSigner(),
 		SigningCertificate: public.JoinSigningCertificate(),
 		Decryption:         []ecdh.KeyExchanger{b.JoinEncryption()},
+		DeriveKey:          b.DeriveKey,
 	}
 }
 

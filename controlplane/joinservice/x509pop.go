@@ -2,6 +2,7 @@ package joinservice
 
 import (
 	"context"
+	"crypto"
 	"errors"
 	"time"
 
@@ -29,13 +30,14 @@ func (X509PoP) Open(_ context.Context, r *Request) (Credential, error) {
 	e := r.Evidence().GetX509Pop()
 	return &x509popCredential{
 		proof:    newProof(signing.X509PoP, e.GetChain(), r.csrSHA256, e.GetClientTimeUnixMs(), e.GetPopSig()),
-		attested: e.GetKeyAttestation(), role: r.Role(), site: r.body.GetSite(),
+		attested: e.GetKeyAttestation(), csrKey: r.csr.PublicKey, role: r.Role(), site: r.body.GetSite(),
 	}, nil
 }
 
 type x509popCredential struct {
 	proof      proof
 	attested   *daemonv1.KeyAttestation
+	csrKey     crypto.PublicKey
 	role, site string
 }
 
@@ -68,7 +70,7 @@ func (c *x509popCredential) Check(tx *store.Tx, g *Grant) error {
 	if c.site == "" {
 		return Refuse("join:site")
 	}
-	return ofX509PoP(checkKeyAttestation(leaf, c.attested))
+	return ofX509PoP(checkKeyAttestation(leaf, c.attested, c.csrKey, c.proof.csrSHA256))
 }
 
 // Spend implements [Credential]. A proof costs nothing: it is recorded as [Grant.Proof].

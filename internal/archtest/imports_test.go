@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 	"controlplane/pki":       {"internal/fault", "internal/pin", "internal/signing", "internal/statefile", "seal"},
 	"controlplane/joinservice": {
 		"api/daemon/v1", "api/join/v1", "controlplane/events", "controlplane/pki", "controlplane/store", "hwclaims",
-		"internal/bearer", "internal/fault", "internal/signing", "seal",
+		"internal/bearer", "internal/fault", "internal/signing", "seal", "tpmkey/attest",
 	},
 	"controlplane/gateway":    {"api/daemon/v1", "api/join/v1", "internal/fault"},
 	"controlplane/acceptance": {"controlplane/events", "controlplane/store"},
