@@ -135,6 +135,11 @@ func parseConfig(text []byte) (Config, error) {
 	if err := decodeConfig(text, &c); err != nil {
 		return Config{}, err
 	}
+	for i, id := range c.Gateway.Sites {
+		if store.CheckID(store.PrefixSite, id) != nil {
+			return Config{}, fault.New(fault.Config, `write the ids of sites, site_…; "better-compute sites list" shows them`, "gateway.sites[%d] is %q", i, id)
+		}
+	}
 	return c, c.check()
 }
 

@@ -139,10 +139,27 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 		config.Gateway.Sites = o.GatewaySites
 	}
 	s.config = config
+	if err := s.warnOfUnknownSites(ctx); err != nil {
+		return nil, err
+	}
 	if err := makeAdmin(ctx, s.store, dir, config.RootTenant, s.APIURL()); err != nil {
 		return nil, err
 	}
 	return s, s.build()
+}
+
+// warnOfUnknownSites tells of sites that the gateway serves and that are not there: it refuses the machines of all others.
+func (s *Server) warnOfUnknownSites(ctx context.Context) error {
+	return s.store.Read(ctx, func(tx *store.Tx) error {
+		for _, id := range s.config.Gateway.Sites {
+			if _, err := tx.Site(id); errors.Is(err, store.ErrNotFound) {
+				s.o.Log.WarnContext(ctx, "serve unknown site", "site", id, "hint", "correct gateway.sites in "+configFile+", or --gateway-sites")
+			} else if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // listen opens the listeners and completes the configuration of a first start with what they got.

@@ -319,6 +319,7 @@ func TestStartsThatAreRefused(t *testing.T) {
 		"no base path":                {serverTOML("base_path = \"\"\n"), fault.Config, `base_path is ""`},
 		"base path with a space":      {serverTOML("base_path = \"/a b\"\n"), fault.Config, `base_path is "/a b"`},
 		"base path that climbs":       {serverTOML("base_path = \"/a/..\"\n"), fault.Config, `base_path is "/a/.."`},
+		"a site that is no id":        {serverTOML("[gateway]\nsites = [\"eu\"]\n"), fault.Config, `gateway.sites[0] is "eu"`},
 		"no address":                  {serverTOML("[join]\nlisten = \"\"\n"), fault.Config, `join.listen is ""`},
 		"a port that is none":         {serverTOML("[join]\nlisten = \"127.0.0.1:70000\"\n[api]\nlisten=\"127.0.0.1:0\"\n"), fault.Config, "join.listen"},
 		"name with a port":            {serverTOML("[gateway]\nserver_name = \"gw.example.com:443\"\n"), fault.Config, "gateway.server_name is"},

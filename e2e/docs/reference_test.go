@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/better-compute/bcd/controlplane"
+	"github.com/better-compute/bcd/controlplane/httpapi"
 	"github.com/better-compute/bcd/internal/fault"
 )
 
@@ -244,6 +245,21 @@ func TestReasonsOfRefusals(t *testing.T) {
 			t.Errorf("docs/tokens.md explains the reason %q, which is none", r)
 		}
 	}
+}
+
+// Each action of the HTTP API is explained.
+func TestActions(t *testing.T) {
+	same(t, "actions", inBackquotes(firstCells(rows(t, "docs/api-keys.md", "## Make one"), "compute:")), httpapi.Actions)
+}
+
+// firstCells returns the rows whose first cell starts, in backquotes, with a text.
+func firstCells(rows [][]string, start string) (some [][]string) {
+	for _, r := range rows {
+		if strings.HasPrefix(r[0], "`"+start) {
+			some = append(some, r)
+		}
+	}
+	return some
 }
 
 // Each event is explained.
