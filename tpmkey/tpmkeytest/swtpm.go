@@ -20,7 +20,11 @@ func Swtpm(t testing.TB) *TPM {
 	if err != nil {
 		Unavailable(t, "swtpm is not installed (apt-get install swtpm): %v", err)
 	}
-	dir := shortDir(t)
+	return startSwtpm(t, program, shortDir(t))
+}
+
+func startSwtpm(t testing.TB, program, dir string) *TPM {
+	t.Helper()
 	return newTPM(t, dir, &swtpm{process: process{socket: filepath.Join(dir, "swtpm")}, program: program, dir: dir})
 }
 

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-tpm/tpm2"
 	"github.com/google/go-tpm/tpm2/transport"
+
+	"github.com/better-compute/bcd/tpmkey/tpmkeytest/internal/wire"
 )
 
 // TPM is a software TPM for the length of one test.
@@ -128,13 +130,38 @@ func (m *TPM) Clear(t testing.TB) {
 // SetOwnerAuth gives the owner hierarchy an authorisation value.
 func (m *TPM) SetOwnerAuth(t testing.TB, auth []byte) {
 	t.Helper()
+	m.setAuth(t, tpm2.TPMRHOwner, auth)
+}
+
+// SetEndorsementAuth gives the endorsement hierarchy an authorisation value.
+func (m *TPM) SetEndorsementAuth(t testing.TB, auth []byte) {
+	t.Helper()
+	m.setAuth(t, tpm2.TPMRHEndorsement, auth)
+}
+
+func (m *TPM) setAuth(t testing.TB, hierarchy tpm2.TPMHandle, auth []byte) {
+	t.Helper()
 	m.Do(t, func(tpm transport.TPM) {
 		_, err := tpm2.HierarchyChangeAuth{
-			AuthHandle: tpm2.AuthHandle{Handle: tpm2.TPMRHOwner, Auth: tpm2.PasswordAuth(nil)},
+			AuthHandle: tpm2.AuthHandle{Handle: hierarchy, Auth: tpm2.PasswordAuth(nil)},
 			NewAuth:    tpm2.TPM2BAuth{Buffer: auth},
 		}.Execute(tpm)
 		if err != nil {
-			t.Fatalf("cannot set the owner's authorisation: %v", err)
+			t.Fatalf("cannot set the authorisation of 0x%08x: %v", hierarchy, err)
+		}
+	})
+}
+
+// ReplaceEndorsementSeed does what a firmware update can do to a TPM that is firmware: its EK is another one then.
+func (m *TPM) ReplaceEndorsementSeed(t testing.TB) {
+	t.Helper()
+	m.Do(t, func(tpm transport.TPM) {
+		// TPM2_ChangeEPS, which go-tpm lacks: one authorisation, the platform's empty password (TPM 2.0 Part 3, section 24.5).
+		response, err := tpm.Send([]byte{
+			0x80, 0x02, 0, 0, 0, 27, 0, 0, 0x01, 0x24, 0x40, 0, 0, 0x0c, 0, 0, 0, 9, 0x40, 0, 0, 0x09, 0, 0, 0, 0, 0,
+		})
+		if err != nil || wire.Code(response) != 0 {
+			t.Fatalf("cannot change the endorsement seed: %x, %v", response, err)
 		}
 	})
 }
