@@ -152,6 +152,17 @@ func (c *Client) Join(ctx context.Context, req *daemonv1.JoinRequest) (*daemonv1
 	return resp, nil
 }
 
+// Challenge asks for the challenge that a TPM answers in a join.
+func (c *Client) Challenge(ctx context.Context, req *daemonv1.ChallengeRequest) (*daemonv1.ChallengeResponse, error) {
+	var header metadata.MD
+	resp, err := c.api.Challenge(ctx, req, grpc.Header(&header))
+	c.noteServerTime(header)
+	if err != nil {
+		return nil, c.callError(err)
+	}
+	return resp, nil
+}
+
 // Renew sends a renewal, over a connection that presents the node's certificate.
 func (c *Client) Renew(ctx context.Context, req *daemonv1.RenewRequest) (*daemonv1.RenewResponse, error) {
 	var header metadata.MD

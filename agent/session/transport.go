@@ -31,6 +31,7 @@ type transport struct {
 	now        func() time.Time
 	client     *tls.Certificate
 	signing    atomic.Int32 // signatures of the client's key that are under way
+	keyFailed  atomic.Pointer[error]
 
 	mu   sync.Mutex
 	last error
@@ -104,7 +105,11 @@ func (t *transport) ClientHandshake(ctx context.Context, _ string, raw net.Conn)
 	conn := tls.Client(raw, t.config())
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
-		err = handshakeError(err)
+		if keyErr := t.keyError(); keyErr != nil {
+			err = keyErr
+		} else {
+			err = handshakeError(err)
+		}
 		t.remember(err)
 		return nil, nil, err
 	}
