@@ -2,28 +2,32 @@ package events
 
 import "time"
 
-// The events of what operators set up: tenants, sites, pools and API keys.
+// The events of what operators set up: tenants, sites, pools, API keys and allowed endorsement keys.
 const (
-	TypeTenantCreated Type = "tenant.created"
-	TypeSiteCreated   Type = "site.created"
-	TypeSiteUpdated   Type = "site.updated"
-	TypePoolCreated   Type = "pool.created"
-	TypePoolUpdated   Type = "pool.updated"
-	TypePoolArchived  Type = "pool.archived"
-	TypeAPIKeyCreated Type = "security.api-key.created"
-	TypeAPIKeyRevoked Type = "security.api-key.revoked"
+	TypeTenantCreated  Type = "tenant.created"
+	TypeSiteCreated    Type = "site.created"
+	TypeSiteUpdated    Type = "site.updated"
+	TypePoolCreated    Type = "pool.created"
+	TypePoolUpdated    Type = "pool.updated"
+	TypePoolArchived   Type = "pool.archived"
+	TypeAPIKeyCreated  Type = "security.api-key.created"
+	TypeAPIKeyRevoked  Type = "security.api-key.revoked"
+	TypeEKAllowAdded   Type = "security.ek-allow.added"
+	TypeEKAllowRemoved Type = "security.ek-allow.removed"
 )
 
 // The audited actions of what operators set up.
 const (
-	ActionTenantCreated Action = "tenant.created"
-	ActionSiteCreated   Action = "site.created"
-	ActionSiteUpdated   Action = "site.updated"
-	ActionPoolCreated   Action = "pool.created"
-	ActionPoolUpdated   Action = "pool.updated"
-	ActionPoolArchived  Action = "pool.archived"
-	ActionAPIKeyCreated Action = "api-key.created"
-	ActionAPIKeyRevoked Action = "api-key.revoked"
+	ActionTenantCreated  Action = "tenant.created"
+	ActionSiteCreated    Action = "site.created"
+	ActionSiteUpdated    Action = "site.updated"
+	ActionPoolCreated    Action = "pool.created"
+	ActionPoolUpdated    Action = "pool.updated"
+	ActionPoolArchived   Action = "pool.archived"
+	ActionAPIKeyCreated  Action = "api-key.created"
+	ActionAPIKeyRevoked  Action = "api-key.revoked"
+	ActionEKAllowAdded   Action = "ek-allow.added"
+	ActionEKAllowRemoved Action = "ek-allow.removed"
 )
 
 // TenantCreated reports a new tenant, to the root tenant.
@@ -96,6 +100,26 @@ type APIKeyRevoked struct {
 	RevokedBy string `json:"revokedBy"`
 }
 
+// EKAllowAdded reports an endorsement key whose machine may join a pool.
+type EKAllowAdded struct {
+	EntryID string `json:"entryId"`
+	PoolID  string `json:"poolId"`
+	SiteID  string `json:"siteId"`
+	// EKSHA256 is the SHA-256 of the endorsement key, lower-case hex.
+	EKSHA256 string `json:"ekSha256"`
+	AddedBy  string `json:"addedBy"`
+}
+
+// EKAllowRemoved reports an endorsement key that lets no machine join any more. A node that joined by it stays.
+type EKAllowRemoved struct {
+	EntryID string `json:"entryId"`
+	PoolID  string `json:"poolId"`
+	SiteID  string `json:"siteId"`
+	// EKSHA256 is the SHA-256 of the endorsement key, lower-case hex.
+	EKSHA256  string `json:"ekSha256"`
+	RemovedBy string `json:"removedBy"`
+}
+
 // EventType implements [Payload].
 func (TenantCreated) EventType() Type { return TypeTenantCreated }
 
@@ -119,3 +143,9 @@ func (APIKeyCreated) EventType() Type { return TypeAPIKeyCreated }
 
 // EventType implements [Payload].
 func (APIKeyRevoked) EventType() Type { return TypeAPIKeyRevoked }
+
+// EventType implements [Payload].
+func (EKAllowAdded) EventType() Type { return TypeEKAllowAdded }
+
+// EventType implements [Payload].
+func (EKAllowRemoved) EventType() Type { return TypeEKAllowRemoved }

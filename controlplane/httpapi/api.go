@@ -15,6 +15,7 @@ import (
 
 	"github.com/better-compute/bcd/controlplane/apikeys"
 	"github.com/better-compute/bcd/controlplane/approvals"
+	"github.com/better-compute/bcd/controlplane/ekallow"
 	"github.com/better-compute/bcd/controlplane/nodes"
 	"github.com/better-compute/bcd/controlplane/pki"
 	"github.com/better-compute/bcd/controlplane/store"
@@ -59,6 +60,7 @@ type API struct {
 	keys       *apikeys.Service
 	approvals  *approvals.Service
 	nodes      *nodes.Service
+	ekAllow    *ekallow.Service
 	authorizer Authorizer
 	connected  func(nodeID string) bool
 	document   Document
@@ -97,6 +99,7 @@ func New(o Options) (*API, error) {
 		tenancy:    &tenancy.Service{Store: o.Store, RootTenant: o.RootTenant},
 		keys:       &apikeys.Service{Store: o.Store, RootTenant: o.RootTenant, Actions: Actions},
 		store:      o.Store, tokens: o.Tokens, approvals: &approvals.Service{Store: o.Store}, nodes: &nodes.Service{Store: o.Store},
+		ekAllow:    &ekallow.Service{Store: o.Store},
 		authorizer: o.Authorizer, connected: o.Connected,
 		document: d, openAPI: described, basePath: o.BasePath, log: o.Log,
 	}, nil
@@ -201,6 +204,9 @@ var methods = map[string]method{
 	"joinRequests.list":    handle((*API).listJoinRequests),
 	"joinRequests.approve": handle((*API).approveJoinRequest),
 	"joinRequests.reject":  handle((*API).rejectJoinRequest),
+	"ekAllow.add":          handle((*API).addEKAllow),
+	"ekAllow.list":         handle((*API).listEKAllow),
+	"ekAllow.remove":       handle((*API).removeEKAllow),
 	"nodes.list":           handle((*API).listNodes),
 	"nodes.get":            handle((*API).getNode),
 	"nodes.adopt":          handle((*API).adoptNode),

@@ -88,6 +88,9 @@ const (
 	actionCreateTokens   = "compute:join-tokens:create"
 	actionReadTokens     = "compute:join-tokens:read"
 	actionRevokeTokens   = "compute:join-tokens:revoke"
+	actionCreateEKAllow  = "compute:ek-allow:create"
+	actionReadEKAllow    = "compute:ek-allow:read"
+	actionDeleteEKAllow  = "compute:ek-allow:delete"
 	actionReadNodes      = "compute:nodes:read"
 	actionAdoptNodes     = "compute:nodes:adopt"
 	actionCordonNodes    = "compute:nodes:cordon"
@@ -108,6 +111,7 @@ var Actions = []string{
 	actionReadPools, actionManagePools,
 	actionCreateKeys, actionReadKeys, actionRevokeKeys,
 	actionCreateTokens, actionReadTokens, actionRevokeTokens,
+	actionCreateEKAllow, actionReadEKAllow, actionDeleteEKAllow,
 	actionReadNodes, actionAdoptNodes, actionCordonNodes, actionDeleteNodes, actionRevokeIdentity,
 	actionReadEvents,
 }

@@ -46,6 +46,9 @@ func (f *fixture) requests() map[string]map[string]any {
 		"nodes.revokeIdentity": node,
 		"nodes.delete":         node,
 		"joinRequests.list":    {"tenantId": f.tenant, "poolId": f.pool},
+		"ekAllow.add":          {"tenantId": f.tenant, "poolId": f.pool, "ekSha256": strings.Repeat("a5", 32), "idempotencyKey": "k"},
+		"ekAllow.list":         {"tenantId": f.tenant, "poolId": f.pool},
+		"ekAllow.remove":       {"tenantId": f.tenant, "poolId": f.pool, "entryId": store.NewID(store.PrefixEKAllow, start)},
 		"joinRequests.approve": request,
 		"joinRequests.reject":  request,
 		"events.list":          {"tenantId": f.tenant},
@@ -83,6 +86,9 @@ func TestDecisions(t *testing.T) {
 		"nodes.uncordon":       "compute:nodes:cordon on compute-node/" + node,
 		"nodes.revokeIdentity": "compute:nodes:revoke-identity on compute-node/" + node,
 		"nodes.delete":         "compute:nodes:delete on compute-node/" + node,
+		"ekAllow.add":          "compute:ek-allow:create on compute-pool/" + f.pool,
+		"ekAllow.list":         "compute:ek-allow:read on compute-pool/" + f.pool,
+		"ekAllow.remove":       "compute:ek-allow:delete on compute-pool/" + f.pool,
 		"joinRequests.list":    "compute:join-tokens:read on compute-pool/" + f.pool,
 		"joinRequests.approve": "compute:join-tokens:create on compute-pool/" + f.pool,
 		"joinRequests.reject":  "compute:join-tokens:create on compute-pool/" + f.pool,
@@ -102,7 +108,7 @@ func TestDecisions(t *testing.T) {
 
 			// A key with that action only, of that method's tenant, is let through to the method.
 			allowed, _ := f.newKey(store.APIKey{TenantID: f.tenant, Actions: []string{action}})
-			if a := f.callAs(allowed, method, requests[method]); a.status != http.StatusOK && a.problem(t).Code != fault.NotFound {
+			if a := f.callAs(allowed, method, requests[method]); a.status != http.StatusOK && a.problem(t).Code != fault.NotFound && a.problem(t).Code != fault.AlreadyExists {
 				t.Errorf("with %s: status %d, %s", action, a.status, a.body)
 			}
 			// One with everything else is refused, and nothing happens.

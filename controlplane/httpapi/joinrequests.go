@@ -93,6 +93,7 @@ func joinRequestOf(r store.JoinRequest) JoinRequest {
 		Role:        r.Role,
 		Claims:      claimsOf(r.Claims),
 		HardwareKey: textOrNull(hex.EncodeToString(r.HardwareKey)),
+		EKSHA256:    hex.EncodeToString(r.EKSHA256),
 		MAC:         textOrNull(r.MAC),
 		IP:          textOrNull(r.IP),
 		WorkflowID:  textOrNull(r.WorkflowID),
@@ -104,6 +105,9 @@ func joinRequestOf(r store.JoinRequest) JoinRequest {
 		DecidedBy:   textOrNull(r.DecidedBy),
 		Reason:      textOrNull(r.Reason),
 		ConsumedAt:  timeOrNull(r.ConsumedAt),
+	}
+	if len(r.EKSHA256) > 0 {
+		view.EKUnverified = &r.EKUnverified
 	}
 	if r.VouchedBy != "" {
 		view.BootLeaseEpoch = &r.BootLeaseEpoch

@@ -47,6 +47,19 @@ func (f *fixture) decide(id string) map[string]any {
 	return map[string]any{"tenantId": f.tenant, "poolId": f.pool, "requestId": id}
 }
 
+// A request of a machine that proved its TPM shows the endorsement key, and whether anything vouches for it.
+func TestWhatAJoinRequestShowsOfATPM(t *testing.T) {
+	f := newFixture(t)
+	ek := sha256.Sum256([]byte("endorsement key"))
+	for _, unverified := range []bool{true, false} {
+		id := f.addRequest(func(r *store.JoinRequest) { r.Attestor, r.EKSHA256, r.EKUnverified = "tpm", ek[:], unverified })
+		shown := f.call("joinRequests.reject", f.decide(id)).object(t)
+		if shown["ekSha256"] != hex.EncodeToString(ek[:]) || shown["ekUnverified"] != unverified {
+			t.Errorf("request %v", shown)
+		}
+	}
+}
+
 // Req: AP-034 AP-041 AP-043
 func TestWhatAJoinRequestShows(t *testing.T) {
 	f := newFixture(t)

@@ -51,6 +51,10 @@ type JoinRequest struct {
 	Claims Claims `json:"claims"`
 	// HardwareKey is the key of that hardware in lower-case hex; null where the claims give none.
 	HardwareKey *string `json:"hardwareKey"`
+	// EKSHA256 is the SHA-256 of the endorsement key that the machine's TPM proved, lower-case hex, and ekUnverified says that
+	// no certificate of a maker that the control plane trusts vouches for it; both absent where it proved none.
+	EKSHA256     string `json:"ekSha256,omitempty"`
+	EKUnverified *bool  `json:"ekUnverified,omitempty"`
 	// MAC is the card that the machine booted from, aa:bb:cc:dd:ee:ff.
 	MAC *string `json:"mac"`
 	// IP is the address that the gateway saw.

@@ -40,6 +40,9 @@ type Node struct {
 	HardwareKey *string `json:"hardwareKey"`
 	// HardwareKeyTrusted says that the key names the machine, so that another join of it is a reclaim.
 	HardwareKeyTrusted bool `json:"hardwareKeyTrusted"`
+	// EKSHA256 is the SHA-256 of the endorsement key that the node is bound to, lower-case hex; absent for a node that never
+	// joined by its TPM, and for a deleted node.
+	EKSHA256 string `json:"ekSha256,omitempty"`
 	// Claims is what the machine said of its hardware when it joined.
 	Claims Claims `json:"claims"`
 	// Hostname is the machine's own, from its claims.

@@ -46,6 +46,7 @@ func (a *API) nodeOf(n nodeRow) Node {
 		IdentityGeneration: n.IdentityGeneration,
 		HardwareKey:        textOrNull(hex.EncodeToString(n.HardwareKey)),
 		HardwareKeyTrusted: n.HardwareKeyTrusted,
+		EKSHA256:           hex.EncodeToString(n.EKSHA256),
 		Claims:             claimsOf(n.Claims),
 		Hostname:           n.Claims.Hostname,
 		Conditions:         []Condition{},

@@ -5,6 +5,7 @@ import (
 
 	"github.com/better-compute/bcd/controlplane/apikeys"
 	"github.com/better-compute/bcd/controlplane/approvals"
+	"github.com/better-compute/bcd/controlplane/ekallow"
 	"github.com/better-compute/bcd/controlplane/httpapi"
 	"github.com/better-compute/bcd/controlplane/idempotency"
 	"github.com/better-compute/bcd/controlplane/store"
@@ -42,6 +43,9 @@ var summaries = map[string]string{
 	"joinRequests.list":    "List the machines that wait for a decision in a pool: the pool's, and those of its site that no pool claimed.",
 	"joinRequests.approve": "Let the machine of a join request join the pool, once. Approving twice returns the approval.",
 	"joinRequests.reject":  "Refuse the machine of a join request for good; an approval that was not used is withdrawn.",
+	"ekAllow.add":          "Let the machine whose TPM has an endorsement key join a pool without a token.",
+	"ekAllow.list":         "List the endorsement keys whose machines may join a pool.",
+	"ekAllow.remove":       "Take an endorsement key off a pool's list; a node that joined by it stays. Removing twice is no error.",
 	"nodes.list":           "List a tenant's nodes, or a pool's.",
 	"nodes.get":            "Show one node, retired or not.",
 	"nodes.adopt":          "Adopt a node whose acceptance has not passed. Adopting twice is no error.",
@@ -63,7 +67,7 @@ var codes = []fault.Code{
 var ids = map[string]store.Prefix{
 	"tenantId": store.PrefixTenant, "siteId": store.PrefixSite, "poolId": store.PrefixPool, "nodeId": store.PrefixNode,
 	"tokenId": store.PrefixToken, "requestId": store.PrefixJoinRequest, "keyId": store.PrefixKey,
-	"decidedBy": store.PrefixKey, "vouchedBy": store.PrefixNode,
+	"decidedBy": store.PrefixKey, "vouchedBy": store.PrefixNode, "entryId": store.PrefixEKAllow,
 }
 
 // facts are what a field holds beside its type, by {type}.{field}.
@@ -71,6 +75,10 @@ var facts = map[string]object{
 	"JoinToken.id": idOf(store.PrefixToken), "SiteToken.id": idOf(store.PrefixToken), "APIKey.id": idOf(store.PrefixKey),
 	"JoinRequest.id": idOf(store.PrefixJoinRequest), "Node.id": idOf(store.PrefixNode),
 	"Pool.id": idOf(store.PrefixPool), "Site.id": idOf(store.PrefixSite), "Tenant.id": idOf(store.PrefixTenant),
+
+	"EKAllow.id": idOf(store.PrefixEKAllow), "ListEKAllow.cursor": idOf(store.PrefixEKAllow),
+	"AddEKAllow.ekSha256": {"pattern": `^[0-9a-fA-F]{64}$`},
+	"AddEKAllow.note":     atMost(ekallow.MaxNote), "EKAllow.ekSha256": digest, "JoinRequest.ekSha256": digest, "Node.ekSha256": digest,
 
 	"ListTenants.cursor": idOf(store.PrefixTenant), "ListSites.cursor": idOf(store.PrefixSite), "ListPools.cursor": idOf(store.PrefixPool),
 	"ListAPIKeys.cursor": idOf(store.PrefixKey), "ListSiteTokens.cursor": idOf(store.PrefixToken),
@@ -111,7 +119,7 @@ var facts = map[string]object{
 	"JoinRequest.state":       oneOf(joinRequestStates()...),
 	"JoinRequest.role":        oneOf(store.RoleNode, store.RoleSite, store.RoleRamdisk),
 	"JoinRequest.hardwareKey": hexDigits,
-	"JoinRequest.csrSha256":   {"pattern": `^[0-9a-f]{64}$`},
+	"JoinRequest.csrSha256":   digest,
 	"Problem.code":            oneOf(codes...),
 }
 
@@ -124,6 +132,8 @@ var factsOfNames = map[string]object{
 
 // nullable are the lists that an answer can leave null.
 var nullable = map[string]bool{"PolicyInUse.joinAttestors": true}
+
+var digest = object{"pattern": `^[0-9a-f]{64}$`}
 
 var hexDigits = object{"pattern": `^[0-9a-f]+$`}
 

@@ -2,6 +2,8 @@ package joinservice_test
 
 import (
 	"context"
+	"crypto"
+	"crypto/ecdsa"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -543,39 +545,52 @@ func TestAnApprovalRacesWithTheRetry(t *testing.T) {
 	}
 }
 
-// enrolling is an attestor that knows machines by their TPM's endorsement key, and asks a person about each.
-type enrolling struct{ joinservice.JoinToken }
+// enrolling is an attestor that asks a person about each machine, and knows one by its TPM's endorsement key.
+type enrolling struct {
+	joinservice.JoinToken
+
+	withEK crypto.PublicKey
+}
 
 func (a enrolling) Open(ctx context.Context, r *joinservice.Request) (joinservice.Credential, error) {
 	c, err := a.JoinToken.Open(ctx, r)
-	return enrollingCredential{c}, err
+	return enrollingCredential{c, r.CSR().PublicKey.(*ecdsa.PublicKey).Equal(a.withEK)}, err
 }
 
-type enrollingCredential struct{ joinservice.Credential }
+type enrollingCredential struct {
+	joinservice.Credential
+
+	ek bool
+}
 
 func (c enrollingCredential) Prove(tx *store.Tx) (*joinservice.Grant, error) {
 	g, err := c.Credential.Prove(tx)
 	if err == nil {
 		ek := sha256.Sum256([]byte("endorsement key"))
-		g.Approval = &joinservice.Approval{Rule: joinservice.ApproveAlways, PendingTTL: time.Hour, EKSHA256: ek[:], MAC: "b4:96:91:a7:00:01"}
+		g.Approval = &joinservice.Approval{Rule: joinservice.ApproveAlways, PendingTTL: time.Hour, MAC: "b4:96:91:a7:00:01"}
+		if c.ek {
+			g.Approval.EKSHA256 = ek[:]
+		}
 	}
 	return g, err
 }
 
 // Req: AP-007
 func TestMachinesAreKeyedByTheirBestName(t *testing.T) {
+	proved := newMachine(t)
 	w := newWorld(t, func(o *joinservice.Options) {
-		o.Attestors = []joinservice.Attestor{enrolling{joinservice.JoinToken{Keys: o.Keys.Decryption}}}
+		o.Attestors = []joinservice.Attestor{enrolling{joinservice.JoinToken{Keys: o.Keys.Decryption}, proved.key.Public()}}
 	})
 	trusted, untrusted := newMachine(t), newMachine(t)
 	untrusted.claims.ProductUuid = ""
 	untrusted.claims.Macs = nil
-	for m, want := range map[*machine]string{trusted: "hw:", untrusted: "ek:" + hexOf([]byte("endorsement key"))} {
+	ek := hexOf([]byte("endorsement key"))
+	for m, want := range map[*machine]string{proved: "ek:" + ek, trusted: "hw:", untrusted: "mac:b4:96:91:a7:00:01"} {
 		r := w.joinRequest(w.deferred(w.request(m, w.token())).GetRequestId())
 		if want == "hw:" {
 			want += hex.EncodeToString(r.HardwareKey)
 		}
-		if r.MachineKey != want || hex.EncodeToString(r.EKSHA256) != hexOf([]byte("endorsement key")) {
+		if r.MachineKey != want || (hex.EncodeToString(r.EKSHA256) == ek) != (m == proved) {
 			t.Errorf("machine key %q, want %q", r.MachineKey, want)
 		}
 	}

@@ -58,15 +58,15 @@ func (a *TPM) Open(_ context.Context, r *Request) (Credential, error) {
 	e := r.Evidence().GetTpm()
 	c, err := a.challenge.open(e.GetState())
 	if err != nil || c.CSRSHA256 != r.csrSHA256 {
-		return nil, ofTPM(reasonChallenge)
+		return nil, Refuse("tpm:challenge")
 	}
 	if !hmac.Equal(e.GetProof(), attest.Proof(c.Secret, r.csrSHA256)) {
-		return nil, ofTPM("activation")
+		return nil, Refuse("tpm:activation")
 	}
 	r.ekSHA256 = digestText(c.EKSHA256)
 	made := &tpmCredential{attestor: a, challenge: c, role: r.Role(), site: r.body.GetSite()}
 	if err := attest.VerifyCertification(certificationOf(e.GetKeyAttestation()), c.Statement, r.csr.PublicKey, r.csrSHA256); err != nil {
-		made.attestation = ofTPM(attest.ReasonOf(err))
+		made.attestation = Refuse(AttestorTPM + ":" + attest.ReasonOf(err))
 	}
 	return made, nil
 }
@@ -81,7 +81,7 @@ type tpmCredential struct {
 // Prove implements [Credential].
 func (c *tpmCredential) Prove(tx *store.Tx) (*Grant, error) {
 	if !tx.Now().Before(c.challenge.ExpiresAt) {
-		return nil, ofTPM(reasonChallenge)
+		return nil, Refuse("tpm:challenge")
 	}
 	g, err := c.vouched(tx)
 	if err != nil {
@@ -122,7 +122,7 @@ func (c *tpmCredential) vouched(tx *store.Tx) (*Grant, error) {
 	if len(listed) > 0 { // at another site, where the machine should be
 		return listedGrant(listed[0]), nil
 	}
-	return nil, ofTPM("ek")
+	return nil, Refuse("tpm:ek")
 }
 
 // listedGrant is the grant of an allow-list entry. Whoever listed the EK knows the machine, whatever its firmware says.
@@ -158,7 +158,7 @@ func (c *tpmCredential) enrollment(tx *store.Tx) (*Grant, error) {
 func (c *tpmCredential) Check(*store.Tx, *Grant) error {
 	switch {
 	case c.role != store.RoleNode:
-		return ofTPM("role-mismatch")
+		return Refuse("tpm:role-mismatch")
 	case c.site == "":
 		return Refuse("join:site")
 	}
@@ -168,25 +168,19 @@ func (c *tpmCredential) Check(*store.Tx, *Grant) error {
 // Spend implements [Credential]. A TPM costs nothing.
 func (*tpmCredential) Spend(*store.Tx, *Grant) error { return nil }
 
-// reasonChallenge is a challenge that was not asked for as the protocol says, or is not ours, not for this CSR, or too old.
-const reasonChallenge = "challenge"
-
-// ofTPM is a refusal by this attestor.
-func ofTPM(reason string) error { return Refuse(AttestorTPM + ":" + reason) }
-
 // answerChallenge makes a credential that only the TPM with both keys opens. Nothing is written, and nothing is asked of the
 // database: whether an EK is known is told to nobody who has not proved that it is its own.
 func (a *TPM) answerChallenge(r *daemonv1.ChallengeRequest, now time.Time) (*daemonv1.ChallengeResponse, error) {
 	if len(r.GetCsrSha256()) != sha256.Size || len(r.GetEkChain()) > attest.MaxCertificates {
-		return nil, ofTPM(reasonChallenge)
+		return nil, Refuse("tpm:challenge")
 	}
 	ek := attest.EK{SPKI: r.GetEkSpki(), Template: r.GetEkTemplate()}
 	if ek.Check() != nil {
-		return nil, ofTPM("ek")
+		return nil, Refuse("tpm:ek")
 	}
 	statement, err := attest.AKStatement(r.GetAkPublic())
 	if err != nil {
-		return nil, ofTPM(attest.ReasonAK)
+		return nil, Refuse(AttestorTPM + ":" + attest.ReasonAK)
 	}
 	c := newChallenge(now)
 	c.EKSHA256, c.Statement = ek.Hash(), statement
@@ -195,7 +189,7 @@ func (a *TPM) answerChallenge(r *daemonv1.ChallengeRequest, now time.Time) (*dae
 	c.Verified = len(a.o.Roots) > 0 && attest.VerifyEKChain(ek, r.GetEkChain(), a.o.Roots, now) == nil
 	blob, secret, err := attest.MakeCredential(ek, r.GetAkPublic(), c.Secret)
 	if err != nil {
-		return nil, ofTPM("ek") // a point that no arithmetic works with, say
+		return nil, Refuse("tpm:ek") // a point that no arithmetic works with, say
 	}
 	state, err := a.challenge.seal(c)
 	if err != nil {

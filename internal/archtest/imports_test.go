@@ -46,7 +46,7 @@ var mayImport = map[string][]string{
 	"agent/session":    {"api/daemon/v1", "internal/fault", "internal/oneline", "internal/pin"},
 	"agent": {
 		"agent/config", "agent/credential", "agent/session", "api/daemon/v1", "hwclaims", "identity", "internal/bearer",
-		"internal/fault", "internal/oneline", "internal/pin", "internal/signing", "internal/statefile", "seal", "tpmkey",
+		"internal/fault", "internal/oneline", "internal/pin", "internal/signing", "internal/statefile", "seal", "tpmkey", "tpmkey/attest",
 	},
 	"cmd/bcd": {"agent", "agent/config", "hwclaims", "internal/fault", "internal/oneline", "internal/wallclock"},
 
@@ -60,6 +60,9 @@ var mayImport = map[string][]string{
 	"controlplane/tokens": {
 		"controlplane/events", "controlplane/idempotency", "controlplane/store", "hwclaims", "internal/bearer", "internal/fault",
 	},
+	"controlplane/ekallow": {
+		"controlplane/events", "controlplane/idempotency", "controlplane/store", "internal/fault", "tpmkey/attest",
+	},
 	"controlplane/approvals": {"controlplane/events", "controlplane/store", "internal/fault"},
 	"controlplane/pki":       {"internal/fault", "internal/pin", "internal/signing", "internal/statefile", "seal"},
 	"controlplane/joinservice": {
@@ -70,7 +73,7 @@ var mayImport = map[string][]string{
 	"controlplane/acceptance": {"controlplane/events", "controlplane/store"},
 	"controlplane/nodes":      {"controlplane/acceptance", "controlplane/events", "controlplane/store", "internal/fault"},
 	"controlplane/httpapi": {
-		"controlplane/apikeys", "controlplane/approvals", "controlplane/events", "controlplane/nodes", "controlplane/pki", "controlplane/store",
+		"controlplane/apikeys", "controlplane/approvals", "controlplane/ekallow", "controlplane/events", "controlplane/nodes", "controlplane/pki", "controlplane/store",
 		"controlplane/tenancy", "controlplane/tokens", "docs", "hwclaims", "internal/fault", "internal/pin",
 	},
 	"controlplane/httpapi/client": {"controlplane/httpapi", "internal/fault"},
