@@ -128,6 +128,8 @@ type Expectation struct {
 	AttestationKey string
 	// Current is the identity that is renewed or re-joined with its expired certificate, else nil.
 	Current *Identity
+	// Rejoins is a join with the expired certificate of Current: it stays in its generation.
+	Rejoins bool
 }
 
 // Check runs every check after [VerifySignature] in the protocol's order and returns the identity that the admission
@@ -359,6 +361,8 @@ func (c *checker) generation() error {
 	}
 	if old := c.want.Current; old != nil && c.a.Generation < old.Generation {
 		return fmt.Errorf("the identity generation falls from %d to %d", old.Generation, c.a.Generation)
+	} else if old != nil && c.want.Rejoins && c.a.Generation != old.Generation {
+		return fmt.Errorf("the identity generation changes from %d to %d", old.Generation, c.a.Generation)
 	}
 	return nil
 }

@@ -249,6 +249,8 @@ func TestFurtherChecks(t *testing.T) {
 		"ours and another":             {identity.CheckAttestationKey, func(a *answer) { a.want.AttestationKey = ak; a.leaf.uris = append(a.leaf.uris, ak, ak+"0") }},
 		"renewal":                      {"", renewal},
 		"renewal, later generation":    {"", func(a *answer) { renewal(a); a.admission.Generation = 4 }},
+		"rejoin, later generation":     {identity.CheckGeneration, func(a *answer) { renewal(a); a.want.Rejoins = true; a.admission.Generation = 4 }},
+		"rejoin, same generation":      {"", func(a *answer) { renewal(a); a.want.Rejoins = true }},
 		"renewal, earlier generation":  {identity.CheckGeneration, func(a *answer) { renewal(a); a.admission.Generation = 2 }},
 		"renewal of another node":      {identity.CheckSameNode, func(a *answer) { renewal(a); a.want.Current.NodeID = "node_other" }},
 		"renewal into another site":    {identity.CheckSameNode, func(a *answer) { renewal(a); a.want.Current.Site = "site_other" }},

@@ -15,7 +15,10 @@ import (
 	"github.com/better-compute/bcd/internal/pin"
 )
 
-const fixtures = "../testdata/state/v1"
+const (
+	fixtures   = "../testdata/state/v1"
+	fixturesV2 = "../testdata/state/v2" // of join-pending.json alone
+)
 
 // Every state that version 1 could leave is understood and finished.
 func TestVersion1(t *testing.T) {
@@ -72,9 +75,49 @@ func TestVersion1(t *testing.T) {
 	}
 }
 
+// Every state of a reset that version 2 could leave is understood and finished.
+func TestVersion2(t *testing.T) {
+	const suffix = ".reset-20210304T050607Z"
+	moved := []string{"identity.json" + suffix, "journal.db" + suffix, "journal.db" + suffix + "-journal", "journal.db" + suffix + "-shm",
+		"journal.db" + suffix + "-wal", "node.key" + suffix, "node.key.next" + suffix}
+	journal := []string{"journal.db", "journal.db-journal", "journal.db-shm", "journal.db-wal"}
+	for name, tc := range map[string]struct {
+		loads      bool   // before recovery
+		generation uint64 // after it; 0 is none
+		files      []string
+	}{
+		"reset-begun":     {true, 1, append([]string{"identity.json", "join-pending.json", "join.key", "node.key"}, journal...)},
+		"reset-answered":  {true, 2, append([]string{"identity.json", "node.key"}, moved...)},
+		"reset-moving":    {false, 2, append([]string{"identity.json", "node.key"}, moved...)},
+		"reset-moved":     {false, 2, append([]string{"identity.json", "node.key"}, moved...)},
+		"reset-committed": {true, 2, append([]string{"identity.json", "node.key"}, moved...)},
+		"move-moving":     {false, 0, moved},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := copyDir(t, filepath.Join(fixturesV2, name))
+			s := openStore(t, path)
+			if _, _, err := s.Load(); (err == nil) != tc.loads || err != nil && !fault.Is(err, fault.NoIdentity) {
+				t.Errorf("load: %v", err)
+			}
+			if err := s.Recover(); err != nil {
+				t.Fatal(err)
+			}
+			wantFiles(t, path, append(tc.files, "lock")...)
+			id, _, err := s.Load()
+			if tc.generation == 0 {
+				if !fault.Is(err, fault.NoIdentity) {
+					t.Errorf("load after recovery: %v", err)
+				}
+			} else if err != nil || id.Generation != tc.generation {
+				t.Errorf("load after recovery: %+v, %v", id, err)
+			}
+		})
+	}
+}
+
 func seed(f *testing.F, file string) {
 	f.Helper()
-	files, err := filepath.Glob(filepath.Join(fixtures, "*", file))
+	files, err := filepath.Glob(filepath.Join(fixtures, "..", "v?", "*", file))
 	if err != nil || len(files) == 0 {
 		f.Fatalf("%v, %v", files, err)
 	}
@@ -85,6 +128,7 @@ func seed(f *testing.F, file string) {
 	}
 	f.Add([]byte(`{"version":1}`))
 	f.Add([]byte(`{"version":2,"chain":7}`))
+	f.Add([]byte(`{"version":2,"reset":true,"resetSuffix":".reset-20210304T050607Z-1"}`))
 	f.Add([]byte(`{"version":1,"chain":[null],"csr":null,"answer":{}}`))
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/better-compute/bcd/internal/pin"
 )
 
-// Version is the version of identity.json and join-pending.json that this package writes.
+// Version is the version of identity.json that this package writes.
 const Version = 1
 
 // Limits of what an answer may carry and so of what the files hold.
@@ -79,7 +79,7 @@ func (id *Identity) SPIFFEID() string { return spiffeID(id.TrustDomain, id.Site,
 
 // parseIdentity reads identity.json and checks that it agrees with itself. It needs neither a clock nor a key.
 func parseIdentity(data []byte) (*Identity, error) {
-	if err := checkVersion(data); err != nil {
+	if err := checkVersion(data, Version); err != nil {
 		return nil, err
 	}
 	id := new(Identity)
@@ -93,7 +93,7 @@ func parseIdentity(data []byte) (*Identity, error) {
 }
 
 // checkVersion reads the version before anything else: a newer format may not even have the same shape.
-func checkVersion(data []byte) error {
+func checkVersion(data []byte, latest int) error {
 	var v struct {
 		Version int `json:"version"`
 	}
@@ -101,9 +101,9 @@ func checkVersion(data []byte) error {
 		return err
 	}
 	switch {
-	case v.Version > Version:
+	case v.Version > latest:
 		return fault.New(fault.Newer, "install the version of bcd that wrote it, or a later one",
-			"format version %d is newer than %d, the latest that this bcd knows", v.Version, Version)
+			"format version %d is newer than %d, the latest that this bcd knows", v.Version, latest)
 	case v.Version < 1:
 		return fmt.Errorf("format version %d does not exist", v.Version)
 	}

@@ -33,6 +33,7 @@ type Join struct {
 	resumed bool
 	done    bool
 	before  *restarted // what the last Restart replaced
+	moved   []Move     // by a reset
 
 	pendingRoom, identityRoom *statefile.Reserved
 }
@@ -57,10 +58,10 @@ func (s *Store) BeginJoin(ctx context.Context, params JoinParams) (*Join, error)
 	if err != nil {
 		return nil, err
 	}
-	if p != nil && p.Attestor == params.Attestor && p.Role == params.Role {
+	if key != nil && p.Attestor == params.Attestor && p.Role == params.Role {
 		return &Join{s: s, p: *p, key: key, token: params.TokenID, resumed: true}, nil
 	}
-	j := &Join{s: s, p: pending{Version: Version, Attestor: params.Attestor, Role: params.Role}, token: params.TokenID}
+	j := &Join{s: s, p: pending{Version: joinVersion, Attestor: params.Attestor, Role: params.Role}, token: params.TokenID}
 	if err := j.Restart(ctx); err != nil {
 		j.Abandon()
 		return nil, err
@@ -75,8 +76,11 @@ type PendingJoin struct {
 	JoinParams
 	// RequestID is the id of the join request that an operator is to decide on; empty where the join was not deferred.
 	RequestID string
-	// Answered is a join whose verified answer is on the disk: [Store.Recover] ends it without asking anybody.
+	// Answered is a join whose verified answer is on the disk, or a reset that stopped while it moved files: [Store.Recover]
+	// ends either without asking anybody.
 	Answered bool
+	// Reset is a join that replaces an identity, which is in use meanwhile.
+	Reset bool
 }
 
 // PendingJoin says what join waits to be resumed. ok is false where none was begun. It needs no lock and changes nothing.
@@ -86,7 +90,8 @@ func (s *Store) PendingJoin() (join PendingJoin, ok bool, err error) {
 		return PendingJoin{}, false, err
 	}
 	return PendingJoin{
-		JoinParams: JoinParams{Attestor: p.Attestor, Role: p.Role, TokenID: p.TokenID}, RequestID: p.RequestID, Answered: p.Answer != nil,
+		JoinParams: JoinParams{Attestor: p.Attestor, Role: p.Role, TokenID: p.TokenID}, RequestID: p.RequestID,
+		Answered: p.Answer != nil || p.Suffix != "", Reset: p.Reset,
 	}, true, nil
 }
 
@@ -122,7 +127,7 @@ func (j *Join) Restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p := pending{Version: Version, CSR: csr, Attestor: j.p.Attestor, Role: j.p.Role, TokenID: j.token}
+	p := pending{Version: j.p.Version, CSR: csr, Attestor: j.p.Attestor, Role: j.p.Role, TokenID: j.token, Reset: j.p.Reset}
 	if err := j.s.writePending(&p); err != nil {
 		return err
 	}
@@ -185,7 +190,7 @@ func (j *Join) Reserve() (err error) {
 }
 
 // Accept makes id, which [Check] returned, this machine's identity: it records the answer, commits identity.json and
-// gives the key its name. After an error it may be called again; so may [Store.Recover], in this process or a later
+// gives the key its name. A reset moves the old files aside between the two. After an error it may be called again; so may [Store.Recover], in this process or a later
 // one, which finishes from the recorded answer.
 func (j *Join) Accept(id *Identity) error {
 	if err := checkAccept(id, j.key, j.done); err != nil {
@@ -193,6 +198,13 @@ func (j *Join) Accept(id *Identity) error {
 	}
 	p := j.p
 	p.Answer = id
+	if p.Reset && p.Suffix == "" {
+		suffix, err := j.s.freeSuffix(id.IssuedAt)
+		if err != nil {
+			return err
+		}
+		p.Suffix = suffix
+	}
 	data, err := encode(&p)
 	if err != nil {
 		return err
@@ -204,10 +216,20 @@ func (j *Join) Accept(id *Identity) error {
 	}
 	room = j.identityRoom
 	j.identityRoom = nil
+	if p.Reset {
+		j.p.Suffix = p.Suffix // recorded: from here on there is no other
+		moved, err := j.s.finishReset(&p, room)
+		j.moved = append(j.moved, moved...)
+		if err != nil {
+			return err
+		}
+		j.done = true
+		return nil
+	}
 	if err := j.s.commit(id, room); err != nil {
 		return err
 	}
-	if err := j.s.settle(); err != nil {
+	if err := j.s.settle(false); err != nil {
 		return err
 	}
 	j.done = true
@@ -222,9 +244,12 @@ func (j *Join) Abandon() {
 }
 
 // Close gives the reserved room back. Key and request stay on the disk, for the next try.
-func (j *Join) Close() {
+func (j *Join) Close() { j.release() }
+
+func (j *Join) release() {
 	j.pendingRoom.Discard()
 	j.identityRoom.Discard()
+	j.pendingRoom, j.identityRoom = nil, nil
 }
 
 // checkAccept keeps an answer from being committed beside a key that it is not for.

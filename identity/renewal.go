@@ -66,7 +66,7 @@ func (r *Renewal) Accept(id *Identity) error {
 	if err := r.s.commit(id, room); err != nil {
 		return err
 	}
-	if err := r.s.settle(); err != nil {
+	if err := r.s.settle(r.s.resetWaits()); err != nil {
 		return err
 	}
 	r.done = true

@@ -65,13 +65,13 @@ const loadTries = 5
 func (s *Store) load() (id *Identity, k keyFile, err error) {
 	for range loadTries {
 		if id, err = s.readIdentity(); err != nil {
-			return nil, keyFile{}, err
+			break
 		}
 		if k, err = s.findKey(id); err == nil {
 			return id, k, nil
 		}
 	}
-	return nil, keyFile{}, err
+	return nil, keyFile{}, s.halfMoved(err)
 }
 
 func (s *Store) readIdentity() (*Identity, error) {

@@ -432,7 +432,7 @@ func TestDamagedPendingJoins(t *testing.T) {
 			record, _, err := fileKeys{}.New(context.Background())
 			f["join.key"] = string(must(record, err))
 		}, ""},
-		"newer version": {func(f map[string]string) { f["join-pending.json"] = `{"version":2}` }, fault.Newer},
+		"newer version": {func(f map[string]string) { f["join-pending.json"] = `{"version":3}` }, fault.Newer},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := stateDir(t)

@@ -3,11 +3,15 @@ package statefile
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/better-compute/bcd/internal/fault"
 )
 
 // Replace gives a file new content, mode 0600. When it returns nil the content survives a power cut; when it returns an
@@ -40,6 +44,81 @@ func (d *Dir) Rename(from, to string) error {
 	}
 	d.step("rename", to)
 	return d.sync(dir, to)
+}
+
+// MoveAside gives whatever has the name from, a state file or not, the name to, and syncs the directory. Nothing that has
+// that name already is replaced: that is an error. moved is false where there is nothing to move, as after a move before.
+func (d *Dir) MoveAside(from, to string) (moved bool, err error) {
+	for _, name := range []string{from, to} {
+		if err := checkName(name); err != nil {
+			return false, err
+		}
+	}
+	dir, err := d.open()
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	fd := int(dir.Fd())
+	err = unix.Renameat2(fd, from, fd, to, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // not every file system has it; the lock keeps others out
+		var there bool
+		if there, err = d.Exists(to); err == nil && there {
+			err = unix.EEXIST
+		} else if err == nil {
+			err = unix.Renameat(fd, from, fd, to)
+		}
+	}
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return false, nil
+	case errors.Is(err, unix.EEXIST):
+		return false, fault.New(fault.AlreadyExists, hintForeign, "cannot move %q to %q: it is there already", filepath.Join(d.path, from), to)
+	case err != nil:
+		return false, d.fail(err, "cannot move %q to %q", filepath.Join(d.path, from), to)
+	}
+	d.step("rename", to)
+	return true, d.sync(dir, to)
+}
+
+// Exists reports whether anything has the name, a state file or not.
+func (d *Dir) Exists(name string) (bool, error) {
+	if err := checkName(name); err != nil {
+		return false, err
+	}
+	dir, err := d.open()
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var st unix.Stat_t
+	switch err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); {
+	case errors.Is(err, unix.ENOENT):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("cannot look for %q: %w", filepath.Join(d.path, name), err)
+	}
+	return true, nil
+}
+
+// Names returns what is in the directory, sorted, without the lock and without temporary files. A directory that does not
+// exist has nothing in it.
+func (d *Dir) Names() ([]string, error) {
+	dir, err := d.open()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	names, err := d.list(dir)
+	names = slices.DeleteFunc(names, func(name string) bool { return name == LockName || isTemp(name) })
+	slices.Sort(names)
+	return names, err
 }
 
 // Remove removes a file and syncs the directory. A file that does not exist is no error.
@@ -161,16 +240,9 @@ func isTemp(name string) bool {
 
 // sweep removes what writers that were stopped left behind. Only the lock's holder may call it.
 func (d *Dir) sweep(dir *os.File) error {
-	// A descriptor of its own: reading entries moves a position that every user of the other one shares.
-	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	names, err := d.list(dir)
 	if err != nil {
-		return d.fail(err, "cannot list directory %q", d.path)
-	}
-	again := os.NewFile(uintptr(fd), d.path)
-	defer again.Close()
-	names, err := again.Readdirnames(-1)
-	if err != nil {
-		return d.fail(err, "cannot list directory %q", d.path)
+		return err
 	}
 	for _, name := range names {
 		if !isTemp(name) {
@@ -182,4 +254,20 @@ func (d *Dir) sweep(dir *os.File) error {
 		d.step("remove", name)
 	}
 	return nil
+}
+
+// list returns the names in the directory.
+func (d *Dir) list(dir *os.File) ([]string, error) {
+	// A descriptor of its own: reading entries moves a position that every user of the other one shares.
+	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, d.fail(err, "cannot list directory %q", d.path)
+	}
+	again := os.NewFile(uintptr(fd), d.path)
+	defer again.Close()
+	names, err := again.Readdirnames(-1)
+	if err != nil {
+		return nil, d.fail(err, "cannot list directory %q", d.path)
+	}
+	return names, nil
 }
