@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"regexp"
@@ -68,6 +69,7 @@ type AttestorsConfig struct {
 	JoinToken *JoinTokenConfig `toml:"join-token"`
 	Discovery *DiscoveryConfig `toml:"discovery"`
 	X509PoP   *X509PoPConfig   `toml:"x509pop"`
+	TPM       *TPMConfig       `toml:"tpm"`
 }
 
 // JoinTokenConfig is the section of the attestor join-token. It has no keys.
@@ -83,6 +85,18 @@ type DiscoveryConfig struct {
 
 // X509PoPConfig is the section of the attestor x509pop. It has no keys.
 type X509PoPConfig struct{}
+
+// TPMConfig is the section of the attestor tpm.
+type TPMConfig struct {
+	// EKRoots are PEM files with the certificates of authorities of TPM makers, relative to the directory.
+	EKRoots []string `toml:"ek_roots,omitempty" comment:"PEM files with the authorities of TPM makers, relative to this directory."`
+	// Enrollment asks a person about TPMs that nothing else vouches for.
+	Enrollment bool `toml:"enrollment" comment:"Ask a person about TPMs that nothing else vouches for."`
+	// PendingTTLSeconds is how long a join request waits for a decision, 60 to 604800 seconds.
+	PendingTTLSeconds int `toml:"pending_ttl_seconds" comment:"How long a join request waits for a decision, 60 to 604800."`
+	// Pools are, by the id of a site, the pools that take every TPM with a certificate under EKRoots.
+	Pools map[string]string `toml:"pools,omitempty" comment:"By the id of a site: the pool that takes every TPM with a certificate under ek_roots."`
+}
 
 var (
 	// basePath is what goes into URLs as it stands.
@@ -116,6 +130,11 @@ func (c Config) withDefaults() Config {
 		number(&discovery.PendingTTLSeconds, int(joinservice.DefaultPendingTTL/time.Second))
 		c.Attestors.Discovery = &discovery
 	}
+	if c.Attestors.TPM != nil {
+		tpm := *c.Attestors.TPM
+		number(&tpm.PendingTTLSeconds, int(joinservice.DefaultPendingTTL/time.Second))
+		c.Attestors.TPM = &tpm
+	}
 	return c
 }
 
@@ -130,6 +149,9 @@ func parseConfig(text []byte) (Config, error) {
 	var c Config
 	if given.Attestors.Discovery != nil {
 		c.Attestors.Discovery = &DiscoveryConfig{}
+	}
+	if given.Attestors.TPM != nil {
+		c.Attestors.TPM = &TPMConfig{}
 	}
 	c = c.withDefaults()
 	if err := decodeConfig(text, &c); err != nil {
@@ -176,6 +198,9 @@ func (c Config) check() error {
 	if err := c.Attestors.Discovery.check(); err != nil {
 		return err
 	}
+	if err := c.Attestors.TPM.check(); err != nil {
+		return err
+	}
 	if c.Gateway.RefusedPerSecond < 1 || c.Gateway.RefusedBurst < 1 {
 		return fault.New(fault.Config, "set both to a positive number", "gateway.refused_per_second is %d and gateway.refused_burst %d",
 			c.Gateway.RefusedPerSecond, c.Gateway.RefusedBurst)
@@ -207,10 +232,36 @@ func (d *DiscoveryConfig) check() error {
 		return fault.New(fault.Config, fmt.Sprintf("set it to %q, %q or %q", joinservice.ApproveNever, joinservice.ApproveUnknown, joinservice.ApproveAlways),
 			"attestors.discovery.approval is %q", d.Approval)
 	}
+	return checkPendingTTL("attestors.discovery.pending_ttl_seconds", d.PendingTTLSeconds)
+}
+
+func (t *TPMConfig) check() error {
+	if t == nil {
+		return nil
+	}
+	if err := checkPendingTTL("attestors.tpm.pending_ttl_seconds", t.PendingTTLSeconds); err != nil {
+		return err
+	}
+	for _, site := range slices.Sorted(maps.Keys(t.Pools)) {
+		if store.CheckID(store.PrefixSite, site) != nil {
+			return fault.New(fault.Config, `write the id of a site, site_…; "better-compute sites list" shows them`, "attestors.tpm.pools has the key %q", site)
+		}
+		if store.CheckID(store.PrefixPool, t.Pools[site]) != nil {
+			return fault.New(fault.Config, `write the id of a pool, pool_…; "better-compute pools list" shows them`,
+				"attestors.tpm.pools.%s is %q", site, t.Pools[site])
+		}
+	}
+	if len(t.Pools) > 0 && len(t.EKRoots) == 0 {
+		return fault.New(fault.Config, "name the makers' authorities in attestors.tpm.ek_roots, or list single TPMs with \"better-compute ek-allow add\"",
+			"attestors.tpm.pools is set without attestors.tpm.ek_roots")
+	}
+	return nil
+}
+
+func checkPendingTTL(key string, seconds int) error {
 	least, most := int(joinservice.MinPendingTTL/time.Second), int(joinservice.MaxPendingTTL/time.Second)
-	if d.PendingTTLSeconds < least || d.PendingTTLSeconds > most {
-		return fault.New(fault.Config, fmt.Sprintf("set it to a number from %d to %d", least, most),
-			"attestors.discovery.pending_ttl_seconds is %d", d.PendingTTLSeconds)
+	if seconds < least || seconds > most {
+		return fault.New(fault.Config, fmt.Sprintf("set it to a number from %d to %d", least, most), "%s is %d", key, seconds)
 	}
 	return nil
 }

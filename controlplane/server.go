@@ -142,6 +142,9 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	if err := s.warnOfUnknownSites(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.store.Read(ctx, config.Attestors.TPM.checkPools); err != nil {
+		return nil, err
+	}
 	if err := makeAdmin(ctx, s.store, dir, config.RootTenant, s.APIURL()); err != nil {
 		return nil, err
 	}
@@ -205,7 +208,9 @@ func (s *Server) build() (err error) {
 	}
 	if !s.o.WithoutJoinKeys {
 		jo.Keys = joinservice.KeysOf(s.bundle)
-		jo.Attestors = s.config.Attestors.make(jo.Keys)
+		if jo.Attestors, err = s.config.Attestors.make(jo.Keys, s.path); err != nil {
+			return err
+		}
 		ao.PKI = s.bundle.Public()
 		if s.config.Gateway.URL != "" {
 			ao.Gateway = &httpapi.Gateway{URL: s.config.Gateway.URL, ServerName: s.config.Gateway.ServerName}
