@@ -52,10 +52,12 @@ type Agent struct {
 // New returns an agent. It opens nothing.
 func New(o Options) (*Agent, error) {
 	keys, err := tpmkey.New(tpmkey.Options{
-		Mode:          tpmkey.Mode(o.Config.TPM.Mode),
-		Device:        o.Config.TPM.Device,
-		OwnerAuthFile: o.Config.TPM.OwnerAuthFile,
-		Log:           o.Log,
+		Mode:                tpmkey.Mode(o.Config.TPM.Mode),
+		Device:              o.Config.TPM.Device,
+		EK:                  o.Config.TPM.EK,
+		OwnerAuthFile:       o.Config.TPM.OwnerAuthFile,
+		EndorsementAuthFile: o.Config.TPM.EndorsementAuthFile,
+		Log:                 o.Log,
 	})
 	if err != nil {
 		return nil, err

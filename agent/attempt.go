@@ -38,12 +38,12 @@ func (j *joiner) attempt(ctx context.Context) (JoinResult, error) {
 			return done, err
 		}
 	}
-	callCtx, called := j.within(ctx)
-	defer called()
-	request, err := j.request(callCtx, client)
+	request, err := j.request(ctx, client)
 	if err != nil {
 		return JoinResult{}, err
 	}
+	callCtx, called := j.within(ctx)
+	defer called()
 	response, err := client.Join(callCtx, request)
 	if err != nil {
 		// A refusal is an answer. Anything else may have lost one.
@@ -68,6 +68,13 @@ func (j *joiner) begin(ctx context.Context) (JoinResult, error) {
 		return JoinResult{}, err
 	}
 	j.join, j.sent = join, join.Resumed()
+	if j.options.Attestor == AttestorTPM && tpmkey.KindOf(join.Key()) != tpmkey.KindTPM {
+		// No TPM will ever vouch for it. A version that fell back to a file could have left it.
+		if err := join.Restart(ctx); err != nil {
+			return JoinResult{}, err
+		}
+		j.sent = false
+	}
 	if err := join.Reserve(); err != nil {
 		if !join.Resumed() {
 			join.Abandon() // nothing was sent
@@ -79,7 +86,8 @@ func (j *joiner) begin(ctx context.Context) (JoinResult, error) {
 	return JoinResult{}, nil
 }
 
-// request builds and signs the request around the join's CSR.
+// request builds and signs the request around the join's CSR. What a TPM has to do with it is not in the time of a call: slow
+// chips need longer, and each of their commands has a deadline of its own.
 func (j *joiner) request(ctx context.Context, client *session.Client) (*daemonv1.JoinRequest, error) {
 	body := &daemonv1.JoinRequestBody{
 		Csr:          j.join.CSR(),
@@ -90,7 +98,7 @@ func (j *joiner) request(ctx context.Context, client *session.Client) (*daemonv1
 		Protocol:     session.Protocol,
 		AgentVersion: j.version,
 	}
-	if err := j.attestor.prove(ctx, client, body); err != nil {
+	if err := j.attestor.prove(ctx, try{client: client, key: j.join.Key(), body: body, within: j.within}); err != nil {
 		return nil, err
 	}
 	b, err := proto.Marshal(body)
@@ -116,6 +124,7 @@ func (j *joiner) take(request *daemonv1.JoinRequest, response *daemonv1.JoinResp
 	want := identity.Expectation{
 		CSR: j.join.CSR(), RequestSHA256: sha256.Sum256(request.GetBody()), Role: j.options.Role, Site: j.cfg.Site, NodeID: j.options.NodeID,
 	}
+	j.attestor.expect(&want)
 	if d := body.GetDeferral(); d != nil {
 		return JoinResult{}, j.deferred(d, body.GetRequestSha256(), want)
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto"
 	"errors"
 	"fmt"
 	"math"
@@ -24,25 +25,41 @@ import (
 const (
 	// AttestorJoinToken is a join token. On the wire it is the empty name.
 	AttestorJoinToken = "join-token"
+	// AttestorTPM is the machine's TPM 2.0, without any token.
+	AttestorTPM = "tpm"
 	// AttestorDiscovery is a discovery token, and the hardware address that the machine was booted over.
 	AttestorDiscovery = "discovery"
 )
 
 // Attestors returns the names of all attestors.
-func Attestors() []string { return []string{AttestorJoinToken, AttestorDiscovery} }
+func Attestors() []string { return []string{AttestorJoinToken, AttestorTPM, AttestorDiscovery} }
 
 // attestor shows the control plane that the machine may join.
 type attestor interface {
 	// tokenID is the public id of the token, empty without one.
 	tokenID() string
-	// check tells whether the machine's hardware suits, before anything is sent.
-	check(claims *daemonv1.HardwareClaims) error
+	// check tells whether the machine suits, before anything is written or sent.
+	check(ctx context.Context, claims *daemonv1.HardwareClaims) error
 	// prove adds what the attestor asks for to a request that has all else. Each try proves afresh.
-	prove(ctx context.Context, client *session.Client, body *daemonv1.JoinRequestBody) error
+	prove(ctx context.Context, t try) error
+	// expect adds what the answer must hold because of the attestor.
+	expect(want *identity.Expectation)
 	// admitted is called once the machine has joined. Its error is worth a warning.
 	admitted() error
 	// close forgets the secrets.
 	close()
+}
+
+// try is one try of a join, for the attestor.
+type try struct {
+	// client is connected to the gateway, without a client certificate.
+	client *session.Client
+	// key is the key of the request that body carries.
+	key crypto.Signer
+	// body is the request but for the attestor's part.
+	body *daemonv1.JoinRequestBody
+	// within bounds one call to the gateway.
+	within func(context.Context) (context.Context, context.CancelFunc)
 }
 
 // newAttestor makes the attestor that the options name, which were validated.
@@ -54,6 +71,8 @@ func (a *Agent) newAttestor(ctx context.Context, o JoinOptions) (attestor, error
 			return nil, err
 		}
 		return token, nil
+	case AttestorTPM:
+		return &tpmAttestor{attester: a.keys.Attester(), log: a.log}, nil
 	case AttestorDiscovery:
 		token, err := a.newJoinToken(ctx, o)
 		if err != nil {
@@ -68,7 +87,7 @@ func (a *Agent) newAttestor(ctx context.Context, o JoinOptions) (attestor, error
 
 // Validate checks that the options go together. The errors speak of the flags of "bcd join".
 func (o *JoinOptions) Validate() error {
-	discovered := o.Attestor == AttestorDiscovery
+	discovered, tokenless := o.Attestor == AttestorDiscovery, o.Attestor == AttestorTPM
 	_, isMAC := hwclaims.NormalizeMAC(o.BootMAC)
 	switch {
 	case o.Attestor != "" && !slices.Contains(Attestors(), o.Attestor):
@@ -79,6 +98,14 @@ func (o *JoinOptions) Validate() error {
 		return fmt.Errorf("--role is %q, and a machine that joins with --attestor %s is a %s", o.Role, AttestorDiscovery, identity.RoleRamdisk)
 	case !discovered && !slices.Contains([]string{"", identity.RoleNode, identity.RoleSite}, o.Role):
 		return fmt.Errorf("--role is %.40q, not %s or %s", o.Role, identity.RoleNode, identity.RoleSite)
+	case tokenless && o.Role != "" && o.Role != identity.RoleNode:
+		return fmt.Errorf("--role is %q, and a machine that joins with --attestor %s is a %s", o.Role, o.Attestor, identity.RoleNode)
+	case tokenless && o.TokenFile != "":
+		return fmt.Errorf("--token-file is not for --attestor %s, which takes no token", o.Attestor)
+	case tokenless && o.Server != "":
+		return fmt.Errorf("--server is not for --attestor %s, which seals no token", o.Attestor)
+	case tokenless && o.NodeID != "":
+		return fmt.Errorf("--node-id is not for --attestor %s: only a token names a node", o.Attestor)
 	case discovered && o.BootMAC == "":
 		return fmt.Errorf("--attestor %s needs --boot-mac", AttestorDiscovery)
 	case !discovered && o.BootMAC != "":
@@ -94,7 +121,9 @@ func (o *JoinOptions) Validate() error {
 }
 
 func unknownAttestor(name string) error {
-	return fmt.Errorf("there is no attestor %.40q, only %s", name, strings.Join(Attestors(), " and "))
+	all := Attestors()
+	last := len(all) - 1
+	return fmt.Errorf("there is no attestor %.40q, only %s and %s", name, strings.Join(all[:last], ", "), all[last])
 }
 
 // joinToken is the attestor join-token: a token that is sealed for the request.
@@ -149,14 +178,16 @@ func (t *joinToken) tokenID() string {
 	return id
 }
 
-func (t *joinToken) check(*daemonv1.HardwareClaims) error { return nil }
+func (t *joinToken) check(context.Context, *daemonv1.HardwareClaims) error { return nil }
 
-func (t *joinToken) prove(_ context.Context, _ *session.Client, body *daemonv1.JoinRequestBody) (err error) {
-	if body.SealedToken, err = seal.Seal(t.key, t.file.Token.Bytes(), body.GetCsr(), t.now()); err != nil {
+func (t *joinToken) prove(_ context.Context, try try) (err error) {
+	if try.body.SealedToken, err = seal.Seal(t.key, t.file.Token.Bytes(), try.body.GetCsr(), t.now()); err != nil {
 		return fmt.Errorf("cannot seal the token: %w", err)
 	}
 	return nil
 }
+
+func (t *joinToken) expect(*identity.Expectation) {}
 
 func (t *joinToken) admitted() error { return t.file.Delete() }
 
@@ -170,7 +201,7 @@ type discovery struct {
 }
 
 // check implements attestor. An address that the machine does not have would be refused, and nobody would be told why.
-func (d *discovery) check(claims *daemonv1.HardwareClaims) error {
+func (d *discovery) check(_ context.Context, claims *daemonv1.HardwareClaims) error {
 	if macs := claims.GetMacs(); !slices.Contains(macs, d.mac) {
 		hint := "this machine has no permanent hardware address that counts, see: bcd claims"
 		if len(macs) > 0 {
@@ -181,10 +212,10 @@ func (d *discovery) check(claims *daemonv1.HardwareClaims) error {
 	return nil
 }
 
-func (d *discovery) prove(ctx context.Context, client *session.Client, body *daemonv1.JoinRequestBody) error {
-	body.Attestor = AttestorDiscovery
-	body.Evidence = &daemonv1.Evidence{Kind: &daemonv1.Evidence_Discovery{
+func (d *discovery) prove(ctx context.Context, t try) error {
+	t.body.Attestor = AttestorDiscovery
+	t.body.Evidence = &daemonv1.Evidence{Kind: &daemonv1.Evidence_Discovery{
 		Discovery: &daemonv1.DiscoveryEvidence{BootMac: d.mac, BootLeaseEpoch: d.epoch},
 	}}
-	return d.joinToken.prove(ctx, client, body)
+	return d.joinToken.prove(ctx, t)
 }

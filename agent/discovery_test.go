@@ -257,7 +257,7 @@ func TestJoinOptions(t *testing.T) {
 	}
 	cp := controlplanetest.Start(t, controlplanetest.Options{})
 	m := newMachine(t, cp)
-	if _, err := m.agent().Join(t.Context(), agent.JoinOptions{Attestor: "password"}); !fault.Is(err, fault.Usage) || !strings.Contains(err.Error(), "join-token and discovery") {
+	if _, err := m.agent().Join(t.Context(), agent.JoinOptions{Attestor: "password"}); !fault.Is(err, fault.Usage) || !strings.Contains(err.Error(), "join-token, tpm and discovery") {
 		t.Errorf("error %v", err)
 	}
 }

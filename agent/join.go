@@ -84,6 +84,9 @@ func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 		return JoinResult{}, err
 	}
 	defer dir.Close()
+	if o.Attestor == AttestorTPM {
+		store = identity.New(dir, a.keys.Require()) // the key that the TPM vouches for is one of its own
+	}
 	j := &joiner{Agent: a, dir: dir, store: store, options: o}
 	defer j.close()
 	if done, err := j.already(); err != nil || done.Already {
@@ -109,7 +112,7 @@ func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	if j.claims, err = a.joinClaims(ctx); err != nil {
 		return JoinResult{}, err
 	}
-	if err := j.attestor.check(j.claims); err != nil {
+	if err := j.attestor.check(ctx, j.claims); err != nil {
 		return JoinResult{}, err
 	}
 	result, err := j.run(ctx)

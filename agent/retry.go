@@ -24,7 +24,8 @@ type retries struct {
 	backoff    backoff
 	away       bool   // the gateway could not be reached at the last try
 	conflicted bool   // one conflict was retried
-	restarted  bool   // the request is one with a new key
+	restarted  bool   // the request is one with a new key, because the one before was refused
+	keyLost    bool   // the request is one with a new key, because the TPM lost the one before
 	waitsFor   string // the id of the join request that this run waits for
 }
 
@@ -78,6 +79,17 @@ func (j *joiner) after(ctx context.Context, err error) (wait time.Duration, end 
 		j.conflicted = true
 		j.sayRetry(ctx, slog.LevelInfo, err, conflictPause)
 		return conflictPause, nil
+	case fault.Is(err, fault.TPMKeyLost) && j.join != nil && !j.keyLost:
+		// The TPM was cleared or replaced since the join began. What the request may have been answered with is of no use any
+		// more to anybody.
+		j.log.WarnContext(ctx, "try join with new key", "reason", err)
+		if err := j.join.Restart(ctx); err != nil {
+			return 0, fmt.Errorf("cannot join: %w", err)
+		}
+		j.keyLost, j.sent, j.waitsFor = true, false, ""
+		return 0, nil
+	case fault.Is(err, fault.TPMUnavailable) && j.waitsFor != "":
+		return j.absent(ctx, err) // an operator has not decided yet: no reason to give up
 	case fault.Is(err, fault.AccessDenied) && j.waitsFor != "":
 		return 0, notApproved(j.waitsFor, err)
 	case fault.Is(err, fault.AccessDenied) && j.sent && !j.restarted:
