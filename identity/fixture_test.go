@@ -78,8 +78,10 @@ func TestVersion1(t *testing.T) {
 // Every state of a reset that version 2 could leave is understood and finished.
 func TestVersion2(t *testing.T) {
 	const suffix = ".reset-20210304T050607Z"
-	moved := []string{"identity.json" + suffix, "journal.db" + suffix, "journal.db" + suffix + "-journal", "journal.db" + suffix + "-shm",
-		"journal.db" + suffix + "-wal", "node.key" + suffix, "node.key.next" + suffix}
+	moved := []string{
+		"identity.json" + suffix, "journal.db" + suffix, "journal.db" + suffix + "-journal", "journal.db" + suffix + "-shm",
+		"journal.db" + suffix + "-wal", "node.key" + suffix, "node.key.next" + suffix,
+	}
 	journal := []string{"journal.db", "journal.db-journal", "journal.db-shm", "journal.db-wal"}
 	for name, tc := range map[string]struct {
 		loads      bool   // before recovery

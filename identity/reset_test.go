@@ -210,11 +210,13 @@ func TestResetThatLostItsPlace(t *testing.T) {
 // What does not load is moved too, whatever it is, and only by a reset.
 func TestResetOfAnIdentityThatDoesNotLoad(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, path string){
-		"damaged":       func(t *testing.T, path string) { write(t, path, "identity.json", "{") },
-		"newer":         func(t *testing.T, path string) { write(t, path, "identity.json", `{"version":99}`) },
-		"lost key":      func(t *testing.T, path string) { write(t, path, "node.key", "not a key") },
-		"symbolic link": func(t *testing.T, path string) { swap(t, path, func(to string) error { return os.Symlink("elsewhere", to) }) },
-		"a directory":   func(t *testing.T, path string) { swap(t, path, func(to string) error { return os.Mkdir(to, 0o700) }) },
+		"damaged":  func(t *testing.T, path string) { write(t, path, "identity.json", "{") },
+		"newer":    func(t *testing.T, path string) { write(t, path, "identity.json", `{"version":99}`) },
+		"lost key": func(t *testing.T, path string) { write(t, path, "node.key", "not a key") },
+		"symbolic link": func(t *testing.T, path string) {
+			swap(t, path, func(to string) error { return os.Symlink("elsewhere", to) })
+		},
+		"a directory": func(t *testing.T, path string) { swap(t, path, func(to string) error { return os.Mkdir(to, 0o700) }) },
 		"no identity": func(t *testing.T, path string) {
 			if err := os.Remove(filepath.Join(path, "identity.json")); err != nil {
 				t.Fatal(err)
