@@ -121,7 +121,7 @@ func (l *link) activate(ek *endorsementKey, ak *attestationKey, credentialBlob, 
 			CredentialBlob: tpm2.TPM2BIDObject{Buffer: credentialBlob},
 			Secret:         tpm2.TPM2BEncryptedSecret{Buffer: encryptedSecret},
 		}.Execute(l)
-		if isWrongChallenge(err) {
+		if isWrongChallenge(err) || errors.Is(err, tpm2.TPMRCFailure) && l.works(ek) {
 			return fault.New(fault.Verification, hintChallenge, "the challenge is not for this TPM's keys, or was changed on its way: %w", err)
 		}
 		if err != nil {
@@ -134,6 +134,13 @@ func (l *link) activate(ek *endorsementKey, ak *attestationKey, credentialBlob, 
 		err = fault.New(fault.Verification, hintChallenge, "the challenge holds %d bytes, not %d", len(secret), sha256.Size)
 	}
 	return secret, err
+}
+
+// works reports whether the TPM still answers commands. The reference implementation says TPM_RC_FAILURE to a ciphertext that is
+// no OAEP; a TPM in failure mode says it to everything.
+func (l *link) works(ek *endorsementKey) bool {
+	_, err := tpm2.ReadPublic{ObjectHandle: ek.handle}.Execute(l)
+	return err == nil
 }
 
 // Certify has the AK vouch for a key of this TPM that [Store.New] made. qualifying is signed with it: SHA-256 of the

@@ -2,13 +2,22 @@ package tpmkey_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-tpm/tpm2"
+
+	"github.com/better-compute/bcd/internal/fault"
 	"github.com/better-compute/bcd/tpmkey"
 	"github.com/better-compute/bcd/tpmkey/attest"
 	"github.com/better-compute/bcd/tpmkey/tpmkeytest"
@@ -111,5 +120,410 @@ func TestTheEKWithACertificateOfItsMaker(t *testing.T) {
 		t.Fatalf("the EK is %s with %d certificates: %q", other.EK.Template, len(other.EKCertificates), other.Notes)
 	}
 	prove(t, high, other)
+	noLeaks(t, tpm)
+}
+
+func secretFile(t testing.TB, value string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "auth")
+	if err := os.WriteFile(path, []byte(value+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// attestations are the operations of an attester, each ready to run.
+func attestations(t testing.TB, s *tpmkey.Store) map[string]func(context.Context) error {
+	t.Helper()
+	id := identify(t, s)
+	_, key := newKey(t, s)
+	blob, encrypted, err := attest.MakeCredential(id.EK, id.AKPublic, [32]byte{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := s.Attester()
+	return map[string]func(context.Context) error{
+		"identify": func(ctx context.Context) error { _, err := a.Identify(ctx); return err },
+		"AK":       func(ctx context.Context) error { _, err := a.AKPublic(ctx); return err },
+		"activate": func(ctx context.Context) error { _, err := a.ActivateCredential(ctx, blob, encrypted); return err },
+		"certify":  func(ctx context.Context) error { _, err := a.Certify(ctx, key, [32]byte{2}); return err },
+	}
+}
+
+func TestEndorsementAuthorisation(t *testing.T) {
+	right, wrong := secretFile(t, "endorsement secret"), secretFile(t, "wrong")
+	open := secretFile(t, "endorsement secret")
+	if err := os.Chmod(open, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	forEachTPM(t, func(t *testing.T, tpm *tpmkeytest.TPM) {
+		on := func(file string) *tpmkey.Store {
+			return newStore(t, tpmkey.Options{Mode: tpmkey.Required, Device: tpm.Device(), EndorsementAuthFile: file})
+		}
+		before := identify(t, on(""))
+		tpm.SetEndorsementAuth(t, []byte("endorsement secret"))
+		for name, file := range map[string]string{"none": "", "wrong": wrong} {
+			_, err := on(file).Attester().Identify(t.Context())
+			wantFault(t, err, fault.TPMAuth, "the endorsement hierarchy has an authorisation", "TPM_RC_BAD_AUTH")
+			if hint := fault.HintOf(err); !strings.Contains(hint, "[tpm] endorsement_auth_file") || fault.CodeOf(err).Temporary() {
+				t.Errorf("%s: hint %q", name, hint)
+			}
+			noLeaks(t, tpm)
+		}
+		_, err := on(open).Attester().AKPublic(t.Context())
+		wantFault(t, err, fault.Config, "0644", open)
+		if hint := fault.HintOf(err); !strings.Contains(hint, "[tpm] endorsement_auth_file") {
+			t.Errorf("hint %q", hint)
+		}
+		for name, operation := range attestations(t, on(right)) {
+			if err := operation(t.Context()); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			noLeaks(t, tpm)
+		}
+		if after := identify(t, on(right)); after.EK.Hash() != before.EK.Hash() || !bytes.Equal(after.AKPublic, before.AKPublic) {
+			t.Error("with an authorisation the keys are other ones")
+		}
+		// A node's key is the owner's hierarchy: it needs none of this.
+		if _, key := newKey(t, on("")); sign(key) != nil {
+			t.Error("a key of the owner's hierarchy does not sign")
+		}
+	})
+}
+
+func TestADisabledEndorsementHierarchy(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	s := storeOn(t, tpm)
+	operations := attestations(t, s)
+	tpm.DisableEndorsement(t)
+	for name, operation := range operations {
+		err := operation(t.Context())
+		wantFault(t, err, fault.TPMUnusable, "the endorsement hierarchy is disabled")
+		if hint := fault.HintOf(err); !strings.Contains(hint, "endorsement hierarchy") {
+			t.Errorf("%s: hint %q", name, hint)
+		}
+		noLeaks(t, tpm)
+	}
+}
+
+func TestAttestationLeavesNothingLoadedAfterAFailureAtAnyCommand(t *testing.T) {
+	forEachTPM(t, func(t *testing.T, tpm *tpmkeytest.TPM) {
+		provision(t, tpm, "H-2") // a policy of two branches, certificates, a template with many commands
+		tpm.SetEndorsementAuth(t, []byte("secret"))
+		s := newStore(t, tpmkey.Options{Mode: tpmkey.Required, Device: tpm.Device(), EndorsementAuthFile: secretFile(t, "secret")})
+		for name, operation := range attestations(t, s) {
+			tpm.Commands()
+			if err := operation(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			commands := tpm.Commands()
+			// A TPM has as few as three slots for objects, and for sessions: two of each are the most that are needed.
+			if most := mostLoaded(commands); most > 4 {
+				t.Errorf("%s: %d loaded at once", name, most)
+			}
+			for i, failing := range commands {
+				n := 0
+				tpm.Intercept(func(tpm2.TPMCC) tpmkeytest.Action {
+					n++
+					if n == i+1 {
+						return tpmkeytest.Fail(tpm2.TPMRCFailure)
+					}
+					return tpmkeytest.Pass()
+				})
+				err := operation(t.Context())
+				tpm.Intercept(nil)
+				// A flush is tried again, and a node's key is looked for under a second storage key.
+				tolerated := failing == tpm2.TPMCCFlushContext || name == "certify" && (failing == tpm2.TPMCCCreatePrimary || failing == tpm2.TPMCCLoad)
+				switch {
+				case err != nil && failing == tpm2.TPMCCActivateCredential:
+					wantFault(t, err, fault.Verification, "TPM_RC_FAILURE") // the TPM works, so it is the challenge
+				case err != nil:
+					wantFault(t, err, fault.TPMUnusable, "TPM_RC_FAILURE")
+				case !tolerated:
+					t.Errorf("%s: no error although command %d (0x%x) failed", name, i, failing)
+				}
+				if loaded := tpm.Handles(t); len(loaded) > 0 {
+					t.Fatalf("%s: command %d (0x%x) failed, still loaded: %#x", name, i, failing, loaded)
+				}
+			}
+		}
+	})
+}
+
+// mostLoaded counts the objects and sessions that the commands leave loaded, and returns the most.
+func mostLoaded(commands []tpm2.TPMCC) (most int) {
+	loaded := 0
+	for _, command := range commands {
+		switch command {
+		case tpm2.TPMCCCreatePrimary, tpm2.TPMCCLoad, tpm2.TPMCCStartAuthSession:
+			loaded++
+		case tpm2.TPMCCFlushContext:
+			loaded--
+		}
+		most = max(most, loaded)
+	}
+	return most
+}
+
+func TestTwoObjectsAreTheMostThatAttestationLoads(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	for name, operation := range attestations(t, storeOn(t, tpm)) {
+		tpm.Commands()
+		if err := operation(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want := 2
+		if name == "activate" {
+			want = 3 // and the policy's session
+		}
+		if most := mostLoaded(tpm.Commands()); most > want {
+			t.Errorf("%s: %d loaded at once, want %d", name, most, want)
+		}
+	}
+}
+
+func TestAWrongChallenge(t *testing.T) {
+	forEachTPM(t, func(t *testing.T, tpm *tpmkeytest.TPM) {
+		for _, template := range []string{"L-1", "L-2", "H-3"} {
+			t.Run(template, func(t *testing.T) {
+				s := newStore(t, tpmkey.Options{Device: tpm.Device(), EK: templateOf(t, template).Index})
+				id := identify(t, s)
+				blob, encrypted, err := attest.MakeCredential(id.EK, id.AKPublic, [32]byte{1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				flip := func(b []byte, i int) []byte {
+					b = bytes.Clone(b)
+					b[i] ^= 1
+					return b
+				}
+				for name, test := range map[string]struct{ blob, encrypted []byte }{
+					"another HMAC":   {flip(blob, 5), encrypted},
+					"another secret": {flip(blob, len(blob)-1), encrypted},
+					"another seed":   {blob, flip(encrypted, len(encrypted)-1)},
+					"cut short":      {blob[:len(blob)-1], encrypted},
+					"nothing":        {nil, nil},
+					"no seed":        {blob, nil},
+					"no blob":        {nil, encrypted},
+					"huge":           {make([]byte, 4096), encrypted},
+					"a huge seed":    {blob, make([]byte, 1<<20)},
+				} {
+					secret, err := s.Attester().ActivateCredential(t.Context(), test.blob, test.encrypted)
+					if err == nil {
+						t.Errorf("%s: opened: %x", name, secret)
+						continue
+					}
+					wantFault(t, err, fault.Verification, "challenge")
+					noLeaks(t, tpm)
+				}
+			})
+		}
+	})
+}
+
+func TestOffMeansNoAttestation(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	operations := attestations(t, storeOn(t, tpm))
+	off := newStore(t, tpmkey.Options{Mode: tpmkey.Off, Device: tpm.Device()})
+	record, _ := newKey(t, storeOn(t, tpm))
+	key, err := off.Open(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tpm.Commands()
+	for _, s := range []*tpmkey.Store{off, off.Require()} {
+		_, identifyErr := s.Attester().Identify(t.Context())
+		_, akErr := s.Attester().AKPublic(t.Context())
+		_, activateErr := s.Attester().ActivateCredential(t.Context(), nil, nil)
+		_, certifyErr := s.Attester().Certify(t.Context(), key, [32]byte{})
+		for _, err := range []error{identifyErr, akErr, activateErr, certifyErr} {
+			wantFault(t, err, fault.Config, `[tpm] mode is "off"`)
+		}
+	}
+	if sent := tpm.Commands(); len(sent) > 0 {
+		t.Errorf("sent %#x", sent)
+	}
+	if len(operations) == 0 {
+		t.Error("no operations")
+	}
+}
+
+func TestOnlyKeysOfThisTPMAreCertified(t *testing.T) {
+	tpm, other := tpmkeytest.Any(t), tpmkeytest.Any(t)
+	s := storeOn(t, tpm)
+	_, foreign := newKey(t, storeOn(t, other))
+	_, err := s.Attester().Certify(t.Context(), foreign, [32]byte{})
+	wantFault(t, err, fault.TPMKeyLost, "cannot certify the node's key with the TPM", "cleared or replaced")
+	_, inFile := newKey(t, newStore(t, tpmkey.Options{Mode: tpmkey.Off}))
+	_, err = s.Attester().Certify(t.Context(), inFile, [32]byte{})
+	wantFault(t, err, fault.TPMUnusable, "the key is not in the TPM")
+	_, err = s.Attester().Certify(t.Context(), nil, [32]byte{})
+	wantFault(t, err, fault.TPMUnusable, "the key is not in the TPM")
+	_, key := newKey(t, s)
+	tpm.Clear(t)
+	_, err = s.Attester().Certify(t.Context(), key, [32]byte{})
+	wantFault(t, err, fault.TPMKeyLost, "cleared or replaced")
+	noLeaks(t, tpm)
+}
+
+// Req: TP-003
+func TestAReplacedTPMHasAnotherEKAndAK(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	s := storeOn(t, tpm)
+	before := identify(t, s)
+	_, key := newKey(t, s)
+	tpm.ReplaceEndorsementSeed(t)
+	after := identify(t, s)
+	if before.EK.Hash() == after.EK.Hash() || bytes.Equal(before.AKPublic, after.AKPublic) {
+		t.Error("the keys are the same")
+	}
+	// The storage hierarchy kept its seed: the node's key loads, but another AK vouches for it.
+	c, err := s.Attester().Certify(t.Context(), key, [32]byte{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = attest.VerifyCertification(c, statementOf(t, before), key.Public(), [32]byte{1})
+	if attest.ReasonOf(err) != attest.ReasonAK {
+		t.Error(err)
+	}
+}
+
+func TestABadCertificationIsNotReturned(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	s := storeOn(t, tpm)
+	_, key := newKey(t, s)
+	tpm.Intercept(func(command tpm2.TPMCC) tpmkeytest.Action {
+		if command != tpm2.TPMCCCertify {
+			return tpmkeytest.Pass()
+		}
+		return tpmkeytest.Alter(func(response []byte) { response[60] ^= 1 })
+	})
+	_, err := s.Attester().Certify(t.Context(), key, [32]byte{})
+	wantFault(t, err, fault.TPMUnavailable, "does not verify")
+	noLeaks(t, tpm)
+}
+
+func TestATPMThatCannotAttest(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	s := storeOn(t, tpm)
+	for name, test := range map[string]struct {
+		command tpm2.TPMCC
+		action  tpmkeytest.Action
+		text    string
+	}{
+		"no P-256":    {tpm2.TPMCCGetCapability, tpmkeytest.Alter(func(r []byte) { r[len(r)-2], r[len(r)-1] = 0, 4 }), "the TPM has no P-256"},
+		"curve":       {tpm2.TPMCCCreatePrimary, tpmkeytest.Fail(0x2e6), "TPM_RC_CURVE"}, // parameter 2
+		"another key": {tpm2.TPMCCCreatePrimary, tpmkeytest.Alter(func(r []byte) { r[10+4+4+2+7] ^= 4 }), "attestation key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tpm.Intercept(func(command tpm2.TPMCC) tpmkeytest.Action {
+				if command == test.command {
+					return test.action
+				}
+				return tpmkeytest.Pass()
+			})
+			defer tpm.Intercept(nil)
+			_, err := s.Attester().AKPublic(t.Context())
+			wantFault(t, err, fault.TPMUnusable, test.text)
+			if hint := fault.HintOf(err); !strings.Contains(hint, "join token") {
+				t.Errorf("hint %q", hint)
+			}
+			noLeaks(t, tpm)
+		})
+	}
+}
+
+func TestAttestationRetriesNotNow(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	s := storeOn(t, tpm)
+	operations := attestations(t, s)
+	pauses := 0
+	s.SetPause(func(context.Context, time.Duration) error { pauses++; return nil })
+	for name, operation := range operations {
+		n := 0
+		tpm.Intercept(func(tpm2.TPMCC) tpmkeytest.Action {
+			if n++; n%3 != 0 {
+				return tpmkeytest.Fail([]tpm2.TPMRC{tpm2.TPMRCRetry, tpm2.TPMRCYielded, tpm2.TPMRCTesting}[n%2])
+			}
+			return tpmkeytest.Pass()
+		})
+		if err := operation(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		tpm.Intercept(nil)
+	}
+	if pauses == 0 {
+		t.Error("nothing was retried")
+	}
+	noLeaks(t, tpm)
+}
+
+func TestALockoutOfAttestation(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	s := storeOn(t, tpm)
+	for name, operation := range attestations(t, s) {
+		tpm.Intercept(func(command tpm2.TPMCC) tpmkeytest.Action {
+			if command == tpm2.TPMCCCreatePrimary {
+				return tpmkeytest.Fail(tpm2.TPMRCLockout)
+			}
+			return tpmkeytest.Pass()
+		})
+		err := operation(t.Context())
+		tpm.Intercept(nil)
+		wantFault(t, err, fault.TPMLockout, "it forgives one failure every")
+		if !fault.CodeOf(err).Temporary() {
+			t.Errorf("%s: a lockout is for ever", name)
+		}
+		noLeaks(t, tpm)
+	}
+}
+
+func TestACancelledContextAttestsNothing(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	for name, operation := range attestations(t, storeOn(t, tpm)) {
+		tpm.Commands()
+		total := 0
+		for after := 0; ; after++ {
+			ctx, cancel := context.WithCancel(t.Context())
+			n := 0
+			tpm.Intercept(func(tpm2.TPMCC) tpmkeytest.Action {
+				if n++; n > after {
+					cancel()
+				}
+				return tpmkeytest.Pass()
+			})
+			err := operation(ctx)
+			tpm.Intercept(nil)
+			cancel()
+			noLeaks(t, tpm)
+			if err == nil {
+				total = after
+				break
+			}
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if total == 0 {
+			t.Errorf("%s was never cancelled", name)
+		}
+	}
+}
+
+func TestAttestationsTakeTurns(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	s := storeOn(t, tpm)
+	operations := attestations(t, s)
+	var running sync.WaitGroup
+	for range 3 {
+		for name, operation := range operations {
+			running.Go(func() {
+				if err := operation(t.Context()); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			})
+		}
+	}
+	running.Wait()
 	noLeaks(t, tpm)
 }

@@ -137,7 +137,7 @@ func (s *ekSearch) certificatesOf(kind area.EK) ([][]byte, error) {
 		return nil, nil
 	}
 	data, err := s.readNV(index)
-	if isNVRefusal(err) {
+	if isNVRefusal(err) && !fault.Is(err, fault.TPMAuth) {
 		return nil, fault.New(fault.TPMUnusable, hintOtherEK, "%w", err)
 	} else if err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func forEachTPM(t *testing.T, f func(*testing.T, *tpmkeytest.TPM)) {
 	t.Run("simulator", func(t *testing.T) { f(t, tpmkeytest.Simulator(t)) })
 }
 
-func newStore(t *testing.T, o tpmkey.Options) *tpmkey.Store {
+func newStore(t testing.TB, o tpmkey.Options) *tpmkey.Store {
 	t.Helper()
 	s, err := tpmkey.New(o)
 	if err != nil {
@@ -53,12 +53,12 @@ func newStore(t *testing.T, o tpmkey.Options) *tpmkey.Store {
 }
 
 // storeOn returns a store that must use the TPM.
-func storeOn(t *testing.T, tpm *tpmkeytest.TPM) *tpmkey.Store {
+func storeOn(t testing.TB, tpm *tpmkeytest.TPM) *tpmkey.Store {
 	t.Helper()
 	return newStore(t, tpmkey.Options{Mode: tpmkey.Required, Device: tpm.Device()})
 }
 
-func newKey(t *testing.T, s *tpmkey.Store) ([]byte, crypto.Signer) {
+func newKey(t testing.TB, s *tpmkey.Store) ([]byte, crypto.Signer) {
 	t.Helper()
 	record, key, err := s.New(t.Context())
 	if err != nil {

@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	"github.com/google/go-tpm/tpm2"
-
-	"github.com/better-compute/bcd/internal/fault"
 )
 
 // handlesFrom lists the handles in [first, last] that are in use.
@@ -57,6 +55,9 @@ func (l *link) readNV(index tpm2.TPMHandle) ([]byte, error) {
 	return data, nil
 }
 
+// errNVClosed is an index that only the platform or a policy reads.
+var errNVClosed = errors.New("neither its own authorisation nor the owner's reads it")
+
 func (l *link) tryNV(index tpm2.TPMHandle) ([]byte, error) {
 	read, err := tpm2.NVReadPublic{NVIndex: index}.Execute(l)
 	if err != nil {
@@ -83,7 +84,7 @@ func (l *link) tryNV(index tpm2.TPMHandle) ([]byte, error) {
 		})
 		return data, err
 	default:
-		return nil, fault.New(fault.TPMUnusable, hintOtherEK, "neither its own authorisation nor the owner's reads it")
+		return nil, errNVClosed
 	}
 }
 
@@ -107,7 +108,7 @@ func (l *link) readChunks(auth tpm2.AuthHandle, index tpm2.TPMHandle, name tpm2.
 
 // isNVRefusal reports whether the TPM gives no one in bcd's place the content of an index: another state than "not now".
 func isNVRefusal(err error) bool {
-	return slices.ContainsFunc([]tpm2.TPMRC{
+	return errors.Is(err, errNVClosed) || slices.ContainsFunc([]tpm2.TPMRC{
 		tpm2.TPMRCNVAuthorization, tpm2.TPMRCNVLocked, tpm2.TPMRCNVUninitialized, tpm2.TPMRCNVRange, tpm2.TPMRCBadAuth, tpm2.TPMRCAuthFail,
 		tpm2.TPMRCAuthUnavailable,
 	}, func(rc tpm2.TPMRC) bool { return errors.Is(err, rc) })

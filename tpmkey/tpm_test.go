@@ -27,7 +27,7 @@ import (
 const srk tpm2.TPMHandle = 0x81000001
 
 // noLeaks fails the test when something is still loaded.
-func noLeaks(t *testing.T, tpm *tpmkeytest.TPM) {
+func noLeaks(t testing.TB, tpm *tpmkeytest.TPM) {
 	t.Helper()
 	if loaded := tpm.Handles(t); len(loaded) > 0 {
 		t.Errorf("still loaded: %#x", loaded)
@@ -44,7 +44,7 @@ func parentOf(t *testing.T, record []byte) uint32 {
 }
 
 // wantFault fails the test unless err has the code, a hint, and all of texts in its message.
-func wantFault(t *testing.T, err error, code fault.Code, texts ...string) {
+func wantFault(t testing.TB, err error, code fault.Code, texts ...string) {
 	t.Helper()
 	if fault.CodeOf(err) != code {
 		t.Errorf("%v: code %q, want %q", err, fault.CodeOf(err), code)

@@ -155,13 +155,27 @@ func (m *TPM) setAuth(t testing.TB, hierarchy tpm2.TPMHandle, auth []byte) {
 // ReplaceEndorsementSeed does what a firmware update can do to a TPM that is firmware: its EK is another one then.
 func (m *TPM) ReplaceEndorsementSeed(t testing.TB) {
 	t.Helper()
+	const changeEPS = 0x24 // TPM 2.0 Part 3, section 24.5
+	m.asPlatform(t, changeEPS, nil)
+}
+
+// DisableEndorsement does what a firmware's setup can do: until the next [TPM.Reboot] the endorsement hierarchy is off.
+func (m *TPM) DisableEndorsement(t testing.TB) {
+	t.Helper()
+	const hierarchyControl = 0x21 // TPM 2.0 Part 3, section 24.2
+	m.asPlatform(t, hierarchyControl, []byte{0x40, 0, 0, 0x0b, 0})
+}
+
+// asPlatform sends a command that go-tpm lacks, 0x00000100 and code, with the platform's empty password.
+func (m *TPM) asPlatform(t testing.TB, code byte, parameters []byte) {
+	t.Helper()
+	const password = "\x40\x00\x00\x0c" + "\x00\x00\x00\x09" + "\x40\x00\x00\x09" + "\x00\x00" + "\x00" + "\x00\x00"
+	size := byte(10 + len(password) + len(parameters))
+	command := append([]byte{0x80, 0x02, 0, 0, 0, size, 0, 0, 0x01, code}, password...)
 	m.Do(t, func(tpm transport.TPM) {
-		// TPM2_ChangeEPS, which go-tpm lacks: one authorisation, the platform's empty password (TPM 2.0 Part 3, section 24.5).
-		response, err := tpm.Send([]byte{
-			0x80, 0x02, 0, 0, 0, 27, 0, 0, 0x01, 0x24, 0x40, 0, 0, 0x0c, 0, 0, 0, 9, 0x40, 0, 0, 0x09, 0, 0, 0, 0, 0,
-		})
+		response, err := tpm.Send(append(command, parameters...))
 		if err != nil || wire.Code(response) != 0 {
-			t.Fatalf("cannot change the endorsement seed: %x, %v", response, err)
+			t.Fatalf("the TPM answers the command 0x1%02x with %x, %v", code, response, err)
 		}
 	})
 }
