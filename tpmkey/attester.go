@@ -50,6 +50,8 @@ type Identity struct {
 	Model string
 	// FirmwareVersion is the TPM's, two numbers of 32 bits as "7.85.4555.0": four of 16.
 	FirmwareVersion string
+	// Spec is the family and the revision of the TCG's specification that the TPM says it follows, as "2.0 revision 1.59".
+	Spec string
 	// Notes say, for people, why the EK is no other one.
 	Notes []string
 }

@@ -11,8 +11,8 @@ import (
 // describe reads what the TPM says of itself.
 func (l *link) describe(id *Identity) error {
 	read, err := tpm2.GetCapability{
-		Capability: tpm2.TPMCapTPMProperties, Property: uint32(tpm2.TPMPTManufacturer),
-		PropertyCount: uint32(tpm2.TPMPTFirmwareVersion2-tpm2.TPMPTManufacturer) + 1,
+		Capability: tpm2.TPMCapTPMProperties, Property: uint32(tpm2.TPMPTFamilyIndicator),
+		PropertyCount: uint32(tpm2.TPMPTFirmwareVersion2-tpm2.TPMPTFamilyIndicator) + 1,
 	}.Execute(l)
 	if err != nil {
 		return fmt.Errorf("cannot read the TPM's properties: %w", err)
@@ -24,6 +24,10 @@ func (l *link) describe(id *Identity) error {
 	values := make(map[tpm2.TPMPT]uint32)
 	for _, p := range listed.TPMProperty {
 		values[p.Property] = p.Value
+	}
+	id.Spec = letters(values[tpm2.TPMPTFamilyIndicator])
+	if revision := values[tpm2.TPMPTRevision]; revision > 0 {
+		id.Spec = fmt.Sprintf("%s revision %d.%02d", id.Spec, revision/100, revision%100)
 	}
 	id.Manufacturer = letters(values[tpm2.TPMPTManufacturer])
 	id.Model = letters(values[tpm2.TPMPTVendorString1], values[tpm2.TPMPTVendorString2],

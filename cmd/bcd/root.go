@@ -117,7 +117,7 @@ not root, 78 configuration.`,
 	f.StringVar(&a.flags.dataDir, "data-dir", "", "folder of the node's state, over the configuration's data_dir (default "+config.Default().DataDir+")")
 	f.StringVar(&a.flags.logLevel, "log-level", "", "least level that is logged: debug, info, warn, error (default info)")
 	f.StringVar(&a.flags.logFormat, "log-format", "", "form of the log: text, json (default text)")
-	root.AddCommand(a.join(), a.node(), a.site(), a.claims(), a.status(), a.version(), a.nvml())
+	root.AddCommand(a.join(), a.node(), a.site(), a.claims(), a.status(), a.tpm(), a.version(), a.nvml())
 	for _, c := range root.Commands() {
 		c.Args = noArgs
 	}
