@@ -3,6 +3,7 @@ package joinservice_test
 import (
 	"bytes"
 	"context"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -346,9 +347,9 @@ func newCSR(t testing.TB, key any) []byte {
 // call is a Join in the making.
 type call struct {
 	body  *daemonv1.JoinRequestBody
-	key   *ecdsa.PrivateKey
+	key   crypto.Signer
 	peer  *joinv1.Peer
-	token []byte
+	token []byte // nil is none
 	// sealedFor is the CSR that the token is sealed for.
 	sealedFor []byte
 	// raw, if set, changes the signed request.
@@ -367,7 +368,7 @@ func (w *world) request(m *machine, tok token, change ...func(*call)) *joinv1.Jo
 	for _, f := range change {
 		f(c)
 	}
-	if c.body.SealedToken == "" {
+	if c.body.SealedToken == "" && c.token != nil {
 		key, err := seal.NewKey(w.bundle.JoinEncryption().PublicKey())
 		if err != nil {
 			w.t.Fatal(err)
