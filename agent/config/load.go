@@ -34,6 +34,7 @@ type Options struct {
 type Flags struct {
 	DataDir   string // --data-dir
 	HostRoot  string // --host-root
+	TPMDevice string // --device
 	LogLevel  string // --log-level
 	LogFormat string // --log-format
 }

@@ -393,6 +393,7 @@ func (f Flags) Apply(c *Config) error {
 	}{
 		{"--data-dir", f.DataDir, func(s string) (err error) { c.DataDir, err = filepath.Abs(s); return err }},
 		{"--host-root", f.HostRoot, func(s string) (err error) { c.HostRoot, err = filepath.Abs(s); return err }},
+		{"--device", f.TPMDevice, func(s string) (err error) { c.TPM.Device, err = parseDevice(s); return err }},
 		{"--log-level", f.LogLevel, func(s string) (err error) { c.Log.Level, err = parseLevel(s); return err }},
 		{"--log-format", f.LogFormat, func(s string) (err error) { c.Log.JSON, err = parseFormat(s); return err }},
 	} {

@@ -33,7 +33,7 @@ type Env struct {
 type app struct {
 	Env
 	flags struct {
-		config, dataDir, hostRoot, logLevel, logFormat string
+		config, dataDir, hostRoot, tpmDevice, logLevel, logFormat string
 	}
 }
 
@@ -160,7 +160,9 @@ func (a *app) load() (*config.Config, error) {
 }
 
 func (a *app) configFlags() config.Flags {
-	return config.Flags{DataDir: a.flags.dataDir, HostRoot: a.flags.hostRoot, LogLevel: a.flags.logLevel, LogFormat: a.flags.logFormat}
+	return config.Flags{
+		DataDir: a.flags.dataDir, HostRoot: a.flags.hostRoot, TPMDevice: a.flags.tpmDevice, LogLevel: a.flags.logLevel, LogFormat: a.flags.logFormat,
+	}
 }
 
 // loadOrDefault reads the configuration for a command that needs no gateway: where there is none, and none was asked

@@ -48,6 +48,7 @@ that a certificate would name. It sends nothing, writes nothing, and needs neith
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&a.flags.tpmDevice, "device", "", "the TPM's device, or unix:PATH, over the configuration's [tpm] device")
 	outputFlag(cmd, &output)
 	return cmd
 }
