@@ -31,6 +31,7 @@ type Relay struct {
 	join   JoinHook
 	renew  RenewHook
 	vouch  VouchHook
+	ask    ChallengeHook
 	event  func(*joinv1.SessionEvent) *joinv1.SessionEvent
 	hello  func(*joinv1.SessionRequest)
 }
@@ -44,6 +45,9 @@ type RenewHook func(ctx context.Context, req *joinv1.RenewRequest, next func(*jo
 
 // VouchHook is what a relay does with a Vouch, as a [JoinHook].
 type VouchHook func(ctx context.Context, req *joinv1.VouchRequest, next func(*joinv1.VouchRequest) (*daemonv1.VouchAck, error)) (*daemonv1.VouchAck, error)
+
+// ChallengeHook is what a relay does with a Challenge, as a [JoinHook].
+type ChallengeHook func(ctx context.Context, req *joinv1.ChallengeRequest, next func(*joinv1.ChallengeRequest) (*daemonv1.ChallengeResponse, error)) (*daemonv1.ChallengeResponse, error)
 
 // Relay starts a relay, which ends with the test. Until a hook is set it relays as any gateway.
 func (cp *ControlPlane) Relay(t testing.TB) *Relay {
@@ -74,6 +78,13 @@ func (r *Relay) OnRenew(h RenewHook) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.renew = h
+}
+
+// OnChallenge sets what the relay does with a Challenge; nil relays.
+func (r *Relay) OnChallenge(h ChallengeHook) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ask = h
 }
 
 // OnVouch sets what the relay does with a Vouch; nil relays.
@@ -185,6 +196,18 @@ func (r *Relay) tamper(ctx context.Context, method string, req, resp any, cc *gr
 		}
 		answer, err := hook(ctx, proto.CloneOf(req), func(changed *joinv1.RenewRequest) (*daemonv1.RenewResponse, error) {
 			out := new(daemonv1.RenewResponse)
+			return out, call(ctx, method, changed, out, cc, opts...)
+		})
+		return answered(resp, answer, err)
+	case *joinv1.ChallengeRequest:
+		r.mu.Lock()
+		hook := r.ask
+		r.mu.Unlock()
+		if hook == nil {
+			break
+		}
+		answer, err := hook(ctx, proto.CloneOf(req), func(changed *joinv1.ChallengeRequest) (*daemonv1.ChallengeResponse, error) {
+			out := new(daemonv1.ChallengeResponse)
 			return out, call(ctx, method, changed, out, cc, opts...)
 		})
 		return answered(resp, answer, err)
