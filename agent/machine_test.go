@@ -53,21 +53,23 @@ type machine struct {
 	step func(op, name string)
 	// sleep passes the waits of a join; nil waits.
 	sleep func(context.Context, time.Duration) error
+	euid  func() int // nil is the test's own
 	url   string
 	host  string
 	more  string // lines of config.toml
+	tpm   string // lines of [tpm]
 }
 
 func newMachine(t *testing.T, cp *controlplanetest.ControlPlane) *machine {
 	t.Helper()
-	return &machine{t: t, cp: cp, dir: t.TempDir(), log: &lines{}, now: time.Now, url: cp.GatewayURL, host: recordedHost}
+	return &machine{t: t, cp: cp, dir: t.TempDir(), log: &lines{}, now: time.Now, url: cp.GatewayURL, host: recordedHost, tpm: "mode = \"off\""}
 }
 
 func (m *machine) data() string { return filepath.Join(m.dir, "data") }
 
 func (m *machine) config() *config.Config {
 	m.t.Helper()
-	path := m.cp.WriteConfig(m.t, m.dir, m.url, m.more+"\n[tpm]\nmode = \"off\"\n[status]\nsocket = \""+m.socket()+"\"\n")
+	path := m.cp.WriteConfig(m.t, m.dir, m.url, m.more+"\n[tpm]\n"+m.tpm+"\n[status]\nsocket = \""+m.socket()+"\"\n")
 	c, err := config.Load(config.Options{Path: path, Flags: config.Flags{DataDir: m.data(), HostRoot: m.host}})
 	if err != nil {
 		m.t.Fatal(err)
@@ -84,7 +86,7 @@ func (m *machine) agent() *agent.Agent {
 		state = append(state, statefile.WithStep(m.step))
 	}
 	a, err := agent.New(agent.Options{
-		Config: m.config(), Version: "test", Now: m.now, State: state, Sleep: m.sleep,
+		Config: m.config(), Version: "test", Now: m.now, State: state, Sleep: m.sleep, EUID: m.euid,
 		Log: slog.New(slog.NewTextHandler(m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
