@@ -237,7 +237,7 @@ func TestRenewRefusalsInOrder(t *testing.T) {
 				w := newWorld(t)
 				ofOther(w)
 				var m *member
-				// A leaf that names an attestation key, which nothing can check.
+				// A leaf that names an attestation key, and no attestation.
 				statements := want.reason == "key-attestation-missing" || !alone && n > 2
 				if statements {
 					m = w.memberWithStatement()
