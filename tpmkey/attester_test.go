@@ -3,6 +3,8 @@ package tpmkey_test
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -16,10 +18,12 @@ import (
 	"time"
 
 	"github.com/google/go-tpm/tpm2"
+	"github.com/google/go-tpm/tpm2/transport"
 
 	"github.com/better-compute/bcd/internal/fault"
 	"github.com/better-compute/bcd/tpmkey"
 	"github.com/better-compute/bcd/tpmkey/attest"
+	"github.com/better-compute/bcd/tpmkey/internal/area"
 	"github.com/better-compute/bcd/tpmkey/tpmkeytest"
 )
 
@@ -65,7 +69,7 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-// Req: JF-014 TP-003
+// Req: JF-014 RN-020
 func TestAJoinsWholeProof(t *testing.T) {
 	forEachTPM(t, func(t *testing.T, tpm *tpmkeytest.TPM) {
 		s := storeOn(t, tpm)
@@ -366,7 +370,6 @@ func TestOnlyKeysOfThisTPMAreCertified(t *testing.T) {
 	noLeaks(t, tpm)
 }
 
-// Req: TP-003
 func TestAReplacedTPMHasAnotherEKAndAK(t *testing.T) {
 	tpm := tpmkeytest.Any(t)
 	s := storeOn(t, tpm)
@@ -526,4 +529,90 @@ func TestAttestationsTakeTurns(t *testing.T) {
 	}
 	running.Wait()
 	noLeaks(t, tpm)
+}
+
+// A key made in software passes credential activation on a real TPM, so that activation alone says nothing about where an AK
+// lives: only the check of its public area does.
+func TestAnImportedKeyPassesActivationAndIsNoAK(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	id := identify(t, storeOn(t, tpm))
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	point, err := key.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := key.PublicKey.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	imported := area.AK()
+	imported.ObjectAttributes = tpm2.TPMAObject{UserWithAuth: true, NoDA: true, SignEncrypt: true} // all that a TPM allows such a key
+	imported.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgECC, &tpm2.TPMSECCPoint{
+		X: tpm2.TPM2BECCParameter{Buffer: public[1:33]}, Y: tpm2.TPM2BECCParameter{Buffer: public[33:]},
+	})
+	name := area.Name(tpm2.Marshal(imported))
+	ek := templateOf(t, id.EK.Template)
+	ekPublic, err := x509.ParsePKIXPublicKey(id.EK.SPKI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ekArea, err := ek.Filled(ekPublic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := tpm2.ImportEncapsulationKey(&ekArea)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := randomBytes(32)
+	blob, encrypted, err := tpm2.CreateCredential(rand.Reader, to, name, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tpm.Do(t, func(direct transport.TPM) {
+		loaded, err := tpm2.LoadExternal{
+			InPrivate: tpm2.New2B(tpm2.TPMTSensitive{
+				SensitiveType: tpm2.TPMAlgECC,
+				Sensitive:     tpm2.NewTPMUSensitiveComposite(tpm2.TPMAlgECC, &tpm2.TPM2BECCParameter{Buffer: point}),
+			}),
+			InPublic: tpm2.New2B(imported), Hierarchy: tpm2.TPMRHNull,
+		}.Execute(direct)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := tpm2.CreatePrimary{
+			PrimaryHandle: tpm2.AuthHandle{Handle: tpm2.TPMRHEndorsement, Auth: tpm2.PasswordAuth(nil)}, InPublic: tpm2.New2B(ek.Public),
+		}.Execute(direct)
+		if err != nil {
+			t.Fatal(err)
+		}
+		session, _, err := tpm2.PolicySession(direct, tpm2.TPMAlgSHA256, 16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = tpm2.PolicySecret{
+			AuthHandle:    tpm2.AuthHandle{Handle: tpm2.TPMRHEndorsement, Auth: tpm2.PasswordAuth(nil)},
+			PolicySession: session.Handle(),
+		}.Execute(direct)
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened, err := tpm2.ActivateCredential{
+			ActivateHandle: tpm2.AuthHandle{Handle: loaded.ObjectHandle, Name: loaded.Name, Auth: tpm2.PasswordAuth(nil)},
+			KeyHandle:      tpm2.AuthHandle{Handle: made.ObjectHandle, Name: made.Name, Auth: session},
+			CredentialBlob: tpm2.TPM2BIDObject{Buffer: blob}, Secret: tpm2.TPM2BEncryptedSecret{Buffer: encrypted},
+		}.Execute(direct)
+		if err != nil || !bytes.Equal(opened.CertInfo.Buffer, secret) {
+			t.Errorf("the TPM does not activate it: %v", err)
+		}
+	})
+	if statement, err := attest.AKStatement(tpm2.Marshal(imported)); err == nil {
+		t.Errorf("the imported key is the AK %s", statement)
+	}
+	if _, _, err := attest.MakeCredential(id.EK, tpm2.Marshal(imported), [32]byte(secret)); err == nil {
+		t.Error("a challenge is made for the imported key")
+	}
 }

@@ -84,7 +84,7 @@ func isFull(rc tpm2.TPMRC) bool {
 // isUnsupported reports whether a TPM refused a key's kind: such a key cannot have wrapped anything in it.
 func isUnsupported(err error) bool {
 	return slices.ContainsFunc([]tpm2.TPMRC{
-		tpm2.TPMRCAsymmetric, tpm2.TPMRCCurve, tpm2.TPMRCKeySize, tpm2.TPMRCSymmetric, tpm2.TPMRCType, tpm2.TPMRCValue,
+		tpm2.TPMRCAsymmetric, tpm2.TPMRCCurve, tpm2.TPMRCKeySize, tpm2.TPMRCSymmetric, tpm2.TPMRCType, tpm2.TPMRCValue, tpm2.TPMRCHash,
 	}, func(rc tpm2.TPMRC) bool { return errors.Is(err, rc) })
 }
 

@@ -14,8 +14,13 @@
 // never written: an operator or another program owns it. Without one a storage key is derived from the owner hierarchy
 // for each operation, which costs a key generation on the chip (about 100 ms on many) for each signature.
 //
+// # Which TPM it is
+//
+// An [Attester] proves it to others: by an endorsement key, whose maker may have put a certificate into the TPM, and by an
+// attestation key that vouches for a node's key. Both are derived anew for each operation, and survive the clearing of the
+// TPM. Package attest beside this verifies what they say.
+//
 // # What this package does not do
 //
-// It stores no file, keeps no policy about when a key is renewed, and proves nothing to anybody: endorsement and
-// attestation keys have their own place beside this. Callers see no TPM type.
+// It stores no file, keeps no policy about when a key is renewed, and trusts no certificate. Callers see no TPM type.
 package tpmkey

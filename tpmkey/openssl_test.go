@@ -50,7 +50,7 @@ func TestOpenSSLReadsTheRecord(t *testing.T) {
 			t.Setenv(bridgeVariable, strings.TrimPrefix(tpm.Device(), "unix:"))
 			t.Setenv("TPM2OPENSSL_TCTI", "cmd:"+self)
 			if out, err := exec.Command("openssl", "list", "-provider", "tpm2", "-providers").CombinedOutput(); err != nil {
-				t.Skipf("openssl has no tpm2 provider (apt-get install tpm2-openssl): %v: %s", err, bytes.TrimSpace(out))
+				tpmkeytest.Unavailable(t, "openssl has no tpm2 provider (apt-get install tpm2-openssl): %v: %s", err, bytes.TrimSpace(out))
 			}
 			record, key := newKey(t, storeOn(t, tpm))
 			path := func(name string) string { return filepath.Join(t.TempDir(), name) }

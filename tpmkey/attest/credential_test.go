@@ -205,7 +205,6 @@ func TestACredentialIsOpenedByItsTPMOnly(t *testing.T) {
 	}
 }
 
-// Req: AT-008
 func TestUnusableEndorsementKeys(t *testing.T) {
 	p256 := spkiOf(t, newKey(t, elliptic.P256()).Public())
 	rsa2048 := kinds[0].key(t).Public().(*rsa.PublicKey)
