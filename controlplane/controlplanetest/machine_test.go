@@ -2,6 +2,7 @@ package controlplanetest_test
 
 import (
 	"context"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -66,11 +67,20 @@ func newCSR(t *testing.T) (*ecdsa.PrivateKey, []byte) {
 // dial connects to a gateway with the machine's certificate, if it has one.
 func (m *machine) dial(gateway string, withCertificate bool) daemonv1.NodeGatewayClient {
 	m.t.Helper()
+	if withCertificate {
+		return m.dialWith(gateway, m.key)
+	}
+	return m.dialWith(gateway, nil)
+}
+
+// dialWith connects with the machine's certificate, of a key that may be elsewhere, or without one where the key is nil.
+func (m *machine) dialWith(gateway string, key crypto.PrivateKey) daemonv1.NodeGatewayClient {
+	m.t.Helper()
 	roots := x509.NewCertPool()
 	roots.AddCert(m.cp.Bundle.Public().ServingCA())
 	c := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Time: m.cp.Clock.Now}
-	if withCertificate {
-		certificate := tls.Certificate{Certificate: m.admission.GetChain(), PrivateKey: m.key}
+	if key != nil {
+		certificate := tls.Certificate{Certificate: m.admission.GetChain(), PrivateKey: key}
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &certificate, nil }
 	}
 	conn, err := grpc.NewClient(strings.TrimPrefix(gateway, "https://"), grpc.WithTransportCredentials(credentials.NewTLS(c)), grpc.WithNoProxy())
