@@ -60,6 +60,39 @@ func Collect(ctx context.Context, o Options) (Report, error) {
 	return f.report(o.Placeholders), nil
 }
 
+// CollectFirmware reads what [Collect] does of the firmware's identifiers alone: DMI, and the device tree. Some of those files
+// are root's; all else is everybody's.
+func CollectFirmware(ctx context.Context, o Options) (Report, error) {
+	f, err := gatherFirmware(ctx, o)
+	if err != nil {
+		return Report{}, err
+	}
+	return f.report(o.Placeholders), nil
+}
+
+// WithFirmware returns the report with the firmware's identifiers as firmware has them, which [CollectFirmware] made with more
+// rights on the same machine.
+func (r Report) WithFirmware(firmware Report) Report {
+	c, from := &r.Claims, firmware.Claims
+	c.ProductUUID, c.ProductSerial, c.BoardSerial, c.ChassisSerial = from.ProductUUID, from.ProductSerial, from.BoardSerial, from.ChassisSerial
+	c.DeviceTreeSerial, c.Vendor, c.ProductName = from.DeviceTreeSerial, from.Vendor, from.ProductName
+	ours := func(what string) bool { return !identity(what) }
+	r.Dropped = slices.Concat(
+		filter(firmware.Dropped, func(d Drop) bool { return !ours(d.What) }), filter(r.Dropped, func(d Drop) bool { return ours(d.What) }))
+	r.Unreadable = slices.Concat(
+		filter(firmware.Unreadable, func(u Unreadable) bool { return !ours(u.What) }), filter(r.Unreadable, func(u Unreadable) bool { return ours(u.What) }))
+	return r
+}
+
+func filter[T any](all []T, keep func(T) bool) (kept []T) {
+	for _, v := range all {
+		if keep(v) {
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}
+
 // Incomplete returns an error when an identifier of the firmware exists and could not be read. Claims without it would
 // give another hardware key than claims with it: the machine would look like another machine.
 func (r Report) Incomplete() error {

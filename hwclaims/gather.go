@@ -19,6 +19,33 @@ func gather(ctx context.Context, o Options) (facts, error) {
 	if o.Profile != "" {
 		return readProfile(o.Profile)
 	}
+	var f facts
+	if err := o.inTree(func(t tree, root string) {
+		f.readFirmware(t)
+		f.readHostname(t, root)
+		f.readNICs(t, root)
+		f.readGPUs(ctx, t, running(root), o)
+	}); err != nil {
+		return facts{}, err
+	}
+	return f, ctx.Err()
+}
+
+// gatherFirmware reads the firmware's facts alone.
+func gatherFirmware(ctx context.Context, o Options) (f facts, err error) {
+	if o.Profile != "" {
+		f, err = readProfile(o.Profile)
+		f.nics, f.gpus = nil, nil
+		return f, err
+	}
+	if err := o.inTree(func(t tree, _ string) { f.readFirmware(t) }); err != nil {
+		return facts{}, err
+	}
+	return f, ctx.Err()
+}
+
+// inTree has read read below the root.
+func (o Options) inTree(read func(t tree, root string)) error {
 	root := "/"
 	if o.Root != "" {
 		root = filepath.Clean(o.Root)
@@ -27,18 +54,14 @@ func gather(ctx context.Context, o Options) (facts, error) {
 	if root != "/" { // a link in it must not lead out of it
 		dir, err := os.OpenRoot(root)
 		if err != nil {
-			return facts{}, fault.New(fault.Config, "name the folder where the host's root is mounted",
+			return fault.New(fault.Config, "name the folder where the host's root is mounted",
 				"cannot open host root %q: %w", root, err)
 		}
 		defer func() { _ = dir.Close() }() // opened for reading only
 		t.fsys = dir.FS()
 	}
-	var f facts
-	f.readFirmware(t)
-	f.readHostname(t, root)
-	f.readNICs(t, root)
-	f.readGPUs(ctx, t, running(root), o)
-	return f, ctx.Err()
+	read(t, root)
+	return nil
 }
 
 // readHostname takes the running kernel's host name where root is its own. Another root's /proc answers with the name of

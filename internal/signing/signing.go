@@ -10,6 +10,7 @@
 package signing
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -54,6 +55,29 @@ func (p Purpose) PAE(payload []byte) []byte {
 	b = strconv.AppendInt(b, int64(len(payload)), 10)
 	b = append(b, ' ')
 	return append(b, payload...)
+}
+
+// Parse takes a signed input apart: it is the inverse of [Purpose.PAE], and takes nothing else. A purpose that this package
+// does not know is none.
+func Parse(input []byte) (p Purpose, payload []byte, ok bool) {
+	for _, p := range purposes {
+		head := p.PAE(nil)
+		head = head[:len(head)-len("0 ")]
+		rest, found := bytes.CutPrefix(input, head)
+		if !found {
+			continue
+		}
+		_, payload, _ := bytes.Cut(rest, []byte(" "))
+		if bytes.Equal(p.PAE(payload), input) { // the length is the payload's, in its one form
+			return p, payload, true
+		}
+	}
+	return "", nil, false
+}
+
+// purposes are all of them.
+var purposes = []Purpose{
+	JoinRequest, JoinResponse, RenewResponse, RenewPoP, X509PoP, Command, CommandResult, ResultAck, ReleaseManifest, SiteVouch,
 }
 
 // Digest returns SHA-256 of the signed input. A record of used proofs is keyed by it.

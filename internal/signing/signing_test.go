@@ -1,6 +1,7 @@
 package signing_test
 
 import (
+	"bytes"
 	"cmp"
 	"crypto"
 	"crypto/ecdsa"
@@ -14,9 +15,11 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -215,4 +218,40 @@ func TestMessageSignerSeesTheInput(t *testing.T) {
 	if err := signing.Verify(w.Public(), signing.JoinRequest, []byte("body"), sig); err != nil {
 		t.Error(err)
 	}
+}
+
+// Parse takes what PAE makes, and nothing else that looks like it.
+func TestParse(t *testing.T) {
+	for _, payload := range []string{"", "x", " 3 abc", strings.Repeat("p", 100)} {
+		input := signing.RenewPoP.PAE([]byte(payload))
+		if p, got, ok := signing.Parse(input); !ok || p != signing.RenewPoP || string(got) != payload {
+			t.Errorf("%q: %q, %q, %v", input, p, got, ok)
+		}
+	}
+	typ := fmt.Sprintf("%d %s", len(signing.RenewPoP.Type()), signing.RenewPoP.Type())
+	for name, input := range map[string]string{
+		"nothing":           "",
+		"another purpose":   string(signing.Purpose("renew-it").PAE([]byte("x"))),
+		"a short length":    "DSSEv1 " + typ + " 1 abc",
+		"a long length":     "DSSEv1 " + typ + " 4 abc",
+		"a length with a 0": "DSSEv1 " + typ + " 03 abc",
+		"a sign":            "DSSEv1 " + typ + " +3 abc",
+		"another version":   "DSSEv2 " + typ + " 3 abc",
+		"no length":         "DSSEv1 " + typ + " ",
+		"cut":               "DSSEv1 " + typ,
+	} {
+		if p, payload, ok := signing.Parse([]byte(input)); ok {
+			t.Errorf("%s: %q is %q over %q", name, input, p, payload)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(signing.X509PoP.PAE([]byte("payload")))
+	f.Add([]byte("DSSEv1 "))
+	f.Fuzz(func(t *testing.T, input []byte) {
+		if p, payload, ok := signing.Parse(input); ok && !bytes.Equal(p.PAE(payload), input) {
+			t.Errorf("%q is taken for %q over %q", input, p, payload)
+		}
+	})
 }

@@ -203,6 +203,8 @@ func (d *Dir) Read(name string, limit int) ([]byte, error) {
 		return nil, fmt.Errorf("cannot read %q: it is not a regular file", path)
 	case !d.trusts(st.Uid):
 		return nil, fault.New(fault.Failed, "find out who wrote it", "cannot use %q: it belongs to user %d", path, st.Uid)
+	case d.owner != nil && st.Nlink > 1:
+		return nil, fault.New(fault.Failed, "find out who put it there, then move it away", "cannot use %q: the file has another name, too", path)
 	case st.Mode&othersWrite != 0:
 		return nil, fault.New(fault.Failed, fmt.Sprintf("find out who wrote it, then chmod 0600 %s", path),
 			"cannot use %q: its mode %04o lets others write it", path, st.Mode&0o7777)

@@ -49,10 +49,8 @@ func (d *Dir) Lock() (release func(), err error) {
 		}
 		return nil, d.fail(err, "cannot lock %q", path)
 	}
-	if d.owner != nil {
-		if err := f.Chown(d.owner.uid, d.owner.gid); err != nil {
-			return nil, d.fail(err, "cannot give %q to user %d", path, d.owner.uid)
-		}
+	if err := d.give(f); err != nil {
+		return nil, err
 	}
 	sign(f)
 	if err := d.sweep(dir); err != nil {

@@ -263,6 +263,67 @@ func TestForeignOwners(t *testing.T) {
 	}
 }
 
+// Root gives what it wrote before there was such a user, and takes nothing for a file of the directory's that is another one's,
+// too: whoever owns the directory could make root give a file of its own away, or truncate it.
+func TestGivingFilesAway(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to give files away")
+	}
+	const uid, gid = 61234, 61235
+	path := private(t)
+	own := open(t, path)
+	for _, name := range []string{"a", "b"} {
+		if err := own.Replace(name, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := open(t, path, statefile.WithOwner(uid, gid))
+	if err := d.Give("a", "absent"); err != nil {
+		t.Fatal(err)
+	}
+	owner := func(path string) int {
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		return int(st.Uid)
+	}
+	for name, want := range map[string]int{"": uid, "a": uid, "b": 0} {
+		if got := owner(filepath.Join(path, name)); got != want {
+			t.Errorf("%q belongs to %d, want %d", name, got, want)
+		}
+	}
+
+	precious := filepath.Join(filepath.Dir(path), "precious")
+	if err := os.WriteFile(precious, []byte("root's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"hard", statefile.LockName} {
+		if err := os.Link(precious, filepath.Join(path, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(precious, filepath.Join(path, "soft")); err != nil {
+		t.Fatal(err)
+	}
+	for name, try := range map[string]func() error{
+		"give a hard link":    func() error { return d.Give("hard") },
+		"give a soft link":    func() error { return d.Give("soft") },
+		"read a hard link":    func() error { _, err := d.Read("hard", 10); return err },
+		"lock by a hard link": func() error { _, err := d.Lock(); return err },
+	} {
+		if err := try(); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if content, err := os.ReadFile(precious); err != nil || string(content) != "root's" || owner(precious) != 0 {
+		t.Errorf("the file of root's is now %q of %d, %v", content, owner(precious), err)
+	}
+	if err := own.Give("b"); err != nil || owner(filepath.Join(path, "b")) != 0 {
+		t.Errorf("without an owner: %v", err)
+	}
+}
+
 func TestWhatReadRefuses(t *testing.T) {
 	path := private(t)
 	d := open(t, path)
