@@ -26,7 +26,8 @@ func listJoinRequestsCommand(env Env) *cobra.Command {
 		Long: `List the machines that wait for a decision in a pool: the pool's requests, and those of its site that no pool has claimed.
 
 All that a request shows of its machine, but VOUCHED BY, is the machine's own word or what the gateway saw. --output json
-shows all of it, with the SHA-256 of the certificate request that an approval admits.`,
+shows all of it: the SHA-256 of the certificate request that an approval admits and, of a machine that joins by its TPM,
+that of the endorsement key which the TPM proved.`,
 		Example: `  better-compute join-requests list --tenant $TENANT --pool $POOL
   better-compute join-requests list --state all --output json`,
 		Args: cobra.NoArgs,
@@ -80,6 +81,14 @@ func voucher(r httpapi.JoinRequest) string {
 	return fmt.Sprintf("%s (boot lease %d)", *r.VouchedBy, *r.BootLeaseEpoch)
 }
 
+// endorsementKey says which TPM the machine proved to have, and whether its maker vouches for it.
+func endorsementKey(r httpapi.JoinRequest) string {
+	if r.EKUnverified != nil && *r.EKUnverified {
+		return r.EKSHA256 + " (no maker vouches for it)"
+	}
+	return r.EKSHA256
+}
+
 // printJoinRequest prints all that is known of a request.
 func printJoinRequest(env Env, r httpapi.JoinRequest, format output) error {
 	if format == outputJSON {
@@ -101,6 +110,7 @@ func printJoinRequest(env Env, r httpapi.JoinRequest, format output) error {
 	rows = append(rows, claimRows(r.Claims)...)
 	rows = append(rows,
 		[]string{"hardware key", given(r.HardwareKey)},
+		[]string{"endorsement key", endorsementKey(r)},
 		[]string{"csr sha256", r.CSRSHA256},
 		[]string{"created", stamp(&r.CreatedAt)},
 		[]string{"expires", stamp(&r.ExpiresAt)},

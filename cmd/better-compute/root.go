@@ -67,6 +67,7 @@ Exit status: 0 done; 1 failed; 2 wrong usage; 75 temporary, try again; 77 refuse
 		joinTokensCommand(env),
 		siteTokensCommand(env),
 		joinRequestsCommand(env),
+		ekAllowCommand(env),
 		nodesCommand(env),
 		eventsCommand(env),
 		versionCommand(env),
