@@ -56,6 +56,20 @@ func readConfig(dir *statefile.Dir, first Config) (c Config, written bool, err e
 	return c, true, nil
 }
 
+// startedBefore reports whether the directory had a database once: then no other may take its place. A server.toml that an
+// operator wrote need not name the root tenant, so what a start leaves behind counts too.
+func startedBefore(dir *statefile.Dir, c Config) (bool, error) {
+	if c.RootTenant != "" {
+		return true, nil
+	}
+	for _, name := range []string{adminFile, daemonDir} {
+		if there, err := dir.Exists(name); there || err != nil {
+			return there, err
+		}
+	}
+	return false, nil
+}
+
 // makeRoot makes the root tenant, a site and a pool in an empty database, and returns the root tenant's id.
 func makeRoot(ctx context.Context, db store.Store, configured string) (string, error) {
 	root := configured

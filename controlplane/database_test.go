@@ -1,6 +1,7 @@
 package controlplane_test
 
 import (
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -39,6 +40,55 @@ func TestAMissingDatabaseIsNotMadeAgain(t *testing.T) {
 				t.Errorf("it left %s of %s", after, before)
 			}
 		})
+	}
+}
+
+// It keeps it too where an operator wrote server.toml, which need not name the root tenant, and moved admin.toml away.
+func TestAMissingDatabaseIsNotMadeAgainBesideAServerTOMLOfAnOperator(t *testing.T) {
+	for name, moved := range map[string][]string{
+		"as it was": nil, "admin.toml moved": {"admin.toml"}, "bcd moved": {"bcd/config.toml", "bcd/join-encryption.jwk", "bcd"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "cp")
+			o := options(t, dir)
+			check(t, os.WriteFile(filepath.Join(dir, "server.toml"),
+				[]byte("[api]\nlisten = '127.0.0.1:0'\n[gateway]\nlisten = '127.0.0.1:0'\n[attestors.join-token]\n"), 0o600))
+			s, stop := run(t, o)
+			_, err := s.WriteDaemonConfig(t.Context())
+			check(t, err)
+			stop()
+			for _, file := range moved {
+				remove(t, filepath.Join(dir, file))
+			}
+			remove(t, filepath.Join(dir, "control-plane.db"))
+			before := names(t, dir)
+			if _, err := controlplane.New(t.Context(), o); !fault.Is(err, fault.Config) {
+				t.Errorf("%v (%s), want %s", err, fault.CodeOf(err), fault.Config)
+			}
+			if after := names(t, dir); after != before {
+				t.Errorf("it left %s of %s", after, before)
+			}
+		})
+	}
+}
+
+// A server.toml that is not accepted ends the start before anything is made.
+func TestAConfigurationThatIsNotAcceptedMakesNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cp")
+	o := options(t, dir)
+	refused := errors.New("refused")
+	o.Accept = func(c controlplane.Config) error {
+		if c.API.Listen != "127.0.0.1:0" || c.Gateway.Listen != "127.0.0.1:8443" {
+			t.Errorf("it judges %+v", c)
+		}
+		return refused
+	}
+	check(t, os.WriteFile(filepath.Join(dir, "server.toml"), []byte("[api]\nlisten = '127.0.0.1:0'\n"), 0o600))
+	if _, err := controlplane.New(t.Context(), o); !errors.Is(err, refused) {
+		t.Error(err)
+	}
+	if left := names(t, dir); left != "server.toml " {
+		t.Errorf("it left %s", left)
 	}
 }
 

@@ -49,6 +49,8 @@ type Options struct {
 	// FirstConfig is what the first start writes to server.toml; what it leaves out gets its default. A port 0 is
 	// written as the port that the listener got.
 	FirstConfig Config
+	// Accept, which may be nil, judges a server.toml that is there already, before anything is opened or made.
+	Accept func(Config) error
 	// GatewaySites, where set, takes the place of the configuration's.
 	GatewaySites []string
 	// Now is the clock of every part. Required.
@@ -110,13 +112,22 @@ func New(ctx context.Context, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if written && o.Accept != nil {
+		if err := o.Accept(config); err != nil {
+			return nil, err
+		}
+	}
+	existing, err := startedBefore(dir, config)
+	if err != nil {
+		return nil, err
+	}
 	if s.bundle = o.Bundle; s.bundle == nil {
 		if s.bundle, err = pki.Load(o.Dir, o.Secret); err != nil {
 			return nil, err
 		}
 	}
 	if s.store, err = store.Open(ctx, store.Options{
-		Path: filepath.Join(o.Dir, databaseFile), Existing: config.RootTenant != "", Now: o.Now, AfterStep: o.AfterStep,
+		Path: filepath.Join(o.Dir, databaseFile), Existing: existing, Now: o.Now, AfterStep: o.AfterStep,
 	}); err != nil {
 		return nil, err
 	}

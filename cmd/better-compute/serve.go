@@ -118,13 +118,11 @@ func (s *serving) run(c *cobra.Command, env Env) error {
 	}
 	server, err := controlplane.New(c.Context(), controlplane.Options{
 		Dir: s.dir, Bundle: bundle, FirstConfig: first, GatewaySites: s.gatewaySites,
-		Now: env.Now, Log: log, Version: version(),
+		Accept: func(there controlplane.Config) error { return agrees(there, first) },
+		Now:    env.Now, Log: log, Version: version(),
 	})
 	if err != nil {
 		return err
-	}
-	if err := agrees(server.Config(), first); err != nil {
-		return errors.Join(err, server.Close())
 	}
 	return serveUntilDone(c.Context(), env, server, func(config string) {
 		printReady(env, server, config)
