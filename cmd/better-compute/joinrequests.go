@@ -109,8 +109,11 @@ func printJoinRequest(env Env, r httpapi.JoinRequest, format output) error {
 	}
 	rows = append(rows, claimRows(r.Claims)...)
 	rows = append(rows,
-		[]string{"hardware key", given(r.HardwareKey)},
-		[]string{"endorsement key", endorsementKey(r)},
+		[]string{"hardware key", given(r.HardwareKey)})
+	if r.EKSHA256 != "" {
+		rows = append(rows, []string{"endorsement key", endorsementKey(r)})
+	}
+	rows = append(rows,
 		[]string{"csr sha256", r.CSRSHA256},
 		[]string{"created", stamp(&r.CreatedAt)},
 		[]string{"expires", stamp(&r.ExpiresAt)},

@@ -40,7 +40,9 @@ func printNode(env Env, n httpapi.Node, format output) error {
 		{"identity generation", strconv.FormatInt(n.IdentityGeneration, 10)},
 		{"hardware key", given(n.HardwareKey)},
 		{"hardware key trusted", strconv.FormatBool(n.HardwareKeyTrusted)},
-		{"endorsement key", n.EKSHA256},
+	}
+	if n.EKSHA256 != "" {
+		rows = append(rows, []string{"endorsement key", n.EKSHA256})
 	}
 	rows = append(rows, claimRows(n.Claims)...)
 	if c := n.Certificate; c != nil {

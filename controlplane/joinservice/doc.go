@@ -6,8 +6,8 @@
 // same for their calls. Everything that a refused call says to the machine is refuse.go's: one answer for every reason,
 // at an instant that tells nothing. The reason goes to the event stream of whoever may know it.
 //
-// An [Attestor] is one way for a machine to show that it may join. jointoken.go is the one that is here; another one is
-// another file and an entry of [Options.Attestors].
+// An [Attestor] is one way for a machine to show that it may join: [JoinToken], [Discovery], [X509PoP] and [TPM] are here.
+// Another one is another file and an entry of [Options.Attestors].
 //
 // # What this package does not do
 //

@@ -211,7 +211,8 @@ func TestReasonsOfRefusals(t *testing.T) {
 			return true
 		})
 	}
-	reasons = append(reasons, constants(t, folder, "reason")...)
+	attested := constants(t, "tpmkey/attest", "Reason") // of a renewal bare, of an attestor with its name before it
+	reasons = slices.Concat(reasons, attested, constants(t, folder, "reason"))
 	slices.Sort(reasons)
 	reasons = slices.Compact(reasons)
 	if len(reasons) < 25 || len(attestors) < 7 {
@@ -223,6 +224,11 @@ func TestReasonsOfRefusals(t *testing.T) {
 		bare := strings.TrimPrefix(r, ":")
 		if bare != r && bare != "" && !explained("discovery:"+bare) || bare == r && !explained(r) {
 			t.Errorf("docs/tokens.md does not explain the reason %q", r)
+		}
+	}
+	for _, r := range attested {
+		if !explained("tpm:"+r) || !explained("x509pop:"+r) {
+			t.Errorf("docs/tokens.md does not explain the reason %q of a join", r)
 		}
 	}
 	for _, r := range attestors {
@@ -238,6 +244,8 @@ func TestReasonsOfRefusals(t *testing.T) {
 			known = slices.Contains(attestors, bare)
 		case "discovery":
 			known = slices.Contains(attestors, bare) || slices.Contains(reasons, ":"+bare)
+		case "tpm":
+			known = known || slices.Contains(attested, bare) || slices.Contains(reasons, ":"+bare)
 		case "x509pop":
 			known = slices.Contains(reasons, bare)
 		}
