@@ -44,7 +44,8 @@ func activate(key crypto.PrivateKey, hash crypto.Hash, aesBits int, akName, blob
 		return nil, err
 	}
 	plain := make([]byte, len(identity))
-	cipher.NewCFBDecrypter(block, make([]byte, aes.BlockSize)).XORKeyStream(plain, identity) //nolint:staticcheck // the TPM's mode
+	//lint:ignore SA1019 it is the TPM's mode, under an HMAC
+	cipher.NewCFBDecrypter(block, make([]byte, aes.BlockSize)).XORKeyStream(plain, identity)
 	secret, rest, err := cut(plain)
 	if err == nil && len(rest) > 0 {
 		err = errors.New("more than a secret")
