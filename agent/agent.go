@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/better-compute/bcd/agent/config"
@@ -35,6 +36,8 @@ type Options struct {
 	State []statefile.Option
 	// Sleep waits between the tries of a join, and ends early with the context's cause; nil waits by the wall clock.
 	Sleep func(context.Context, time.Duration) error
+	// EUID returns the effective user id; nil asks the system. A reset needs 0.
+	EUID func() int
 }
 
 // Agent is one node's daemon. Its methods Join and Run use the same data directory: one at a time writes it.
@@ -47,6 +50,7 @@ type Agent struct {
 	hw      hwclaims.Options
 	state   []statefile.Option
 	sleep   func(context.Context, time.Duration) error
+	euid    func() int
 }
 
 // New returns an agent. It opens nothing.
@@ -76,6 +80,10 @@ func New(o Options) (*Agent, error) {
 		},
 		state: o.State,
 		sleep: o.Sleep,
+		euid:  o.EUID,
+	}
+	if a.euid == nil {
+		a.euid = os.Geteuid
 	}
 	if a.sleep == nil {
 		a.sleep = a.sleepWall
@@ -126,7 +134,11 @@ func (a *Agent) StoppedStatus() (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	return Status{Version: a.version, Identity: identityStatus(id, key)}, nil
+	s := Status{Version: a.version, Identity: identityStatus(id, key)}
+	if a.clock.Local().After(id.Leaf().NotAfter) {
+		s.problem(fault.New(fault.AccessDenied, fault.HintJoinAgain, "%s", textExpired(id)))
+	}
+	return s, nil
 }
 
 // stored is the identity on disk and its key.

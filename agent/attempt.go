@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto"
 	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	daemonv1 "github.com/better-compute/bcd/api/daemon/v1"
 	"github.com/better-compute/bcd/identity"
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/pin"
 	"github.com/better-compute/bcd/internal/signing"
 	"github.com/better-compute/bcd/tpmkey"
 )
@@ -28,7 +30,7 @@ const clockWarning = 30 * time.Second
 func (j *joiner) attempt(ctx context.Context) (JoinResult, error) {
 	dialCtx, dialed := j.within(ctx)
 	defer dialed()
-	client, err := j.dial(dialCtx, j.gateway(nil), nil)
+	client, err := j.dial(dialCtx, j.gateway(j.known), nil)
 	if err != nil {
 		return JoinResult{}, err
 	}
@@ -45,12 +47,13 @@ func (j *joiner) attempt(ctx context.Context) (JoinResult, error) {
 	callCtx, called := j.within(ctx)
 	defer called()
 	response, err := client.Join(callCtx, request)
+	j.hintTime(client)
 	if err != nil {
 		// A refusal is an answer. Anything else may have lost one.
 		j.sent = j.sent || !fault.Is(err, fault.AccessDenied)
 		return JoinResult{}, err
 	}
-	return j.take(request, response)
+	return j.take(ctx, request, response)
 }
 
 // within bounds one step of an attempt. A peer that accepts and stays silent must not outlast patience by much.
@@ -60,10 +63,16 @@ func (j *joiner) within(ctx context.Context) (context.Context, context.CancelFun
 
 // begin takes the lock and makes the key and the request, or finds those of an earlier try, with room for the answer.
 func (j *joiner) begin(ctx context.Context) (JoinResult, error) {
-	if done, err := j.lock(); err != nil || done.Already {
+	begin := j.store.BeginJoin
+	if j.options.Reset {
+		begin = j.store.BeginReset
+		if err := j.hold(ctx); err != nil {
+			return JoinResult{}, err
+		}
+	} else if done, err := j.lock(); err != nil || done.Already {
 		return done, err
 	}
-	join, err := j.store.BeginJoin(ctx, identity.JoinParams{Attestor: j.options.Attestor, Role: j.options.Role, TokenID: j.attestor.tokenID()})
+	join, err := begin(ctx, identity.JoinParams{Attestor: j.options.Attestor, Role: j.options.Role, TokenID: j.attestor.tokenID()})
 	if err != nil {
 		return JoinResult{}, err
 	}
@@ -101,42 +110,59 @@ func (j *joiner) request(ctx context.Context, client *session.Client) (*daemonv1
 	if err := j.attestor.prove(ctx, try{client: client, key: j.join.Key(), body: body, within: j.within}); err != nil {
 		return nil, err
 	}
+	return signedJoin(j.join.Key(), body)
+}
+
+// signedJoin signs a request with the key that it asks a certificate for.
+func signedJoin(key crypto.Signer, body *daemonv1.JoinRequestBody) (*daemonv1.JoinRequest, error) {
 	b, err := proto.Marshal(body)
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode the request: %w", err)
 	}
-	sig, err := signing.Sign(j.join.Key(), signing.JoinRequest, b)
+	sig, err := signing.Sign(key, signing.JoinRequest, b)
 	if err != nil {
 		return nil, err
 	}
 	return &daemonv1.JoinRequest{Body: b, Sig: sig}, nil
 }
 
-// take verifies an answer, in the protocol's order, and commits the identity that it makes.
-func (j *joiner) take(request *daemonv1.JoinRequest, response *daemonv1.JoinResponse) (JoinResult, error) {
-	if err := verifyAnswer(signing.JoinResponse, response.GetBody(), response.GetSig(), j.signingPins(nil)); err != nil {
-		return JoinResult{}, err
+// openJoin verifies an answer's signature and only then reads it.
+func openJoin(response *daemonv1.JoinResponse, pins pin.Set) (*daemonv1.JoinResponseBody, error) {
+	if err := verifyAnswer(signing.JoinResponse, response.GetBody(), response.GetSig(), pins); err != nil {
+		return nil, err
 	}
-	var body daemonv1.JoinResponseBody
-	if err := proto.Unmarshal(response.GetBody(), &body); err != nil {
-		return JoinResult{}, unparsable(err)
+	body := new(daemonv1.JoinResponseBody)
+	if err := proto.Unmarshal(response.GetBody(), body); err != nil {
+		return nil, unparsable(err)
+	}
+	return body, nil
+}
+
+// take verifies an answer, in the protocol's order, and commits the identity that it makes.
+func (j *joiner) take(ctx context.Context, request *daemonv1.JoinRequest, response *daemonv1.JoinResponse) (JoinResult, error) {
+	body, err := openJoin(response, j.signingPins(j.known))
+	if err != nil {
+		return JoinResult{}, err
 	}
 	want := identity.Expectation{
 		CSR: j.join.CSR(), RequestSHA256: sha256.Sum256(request.GetBody()), Role: j.options.Role, Site: j.cfg.Site, NodeID: j.options.NodeID,
 	}
 	j.attestor.expect(&want)
 	if d := body.GetDeferral(); d != nil {
-		return JoinResult{}, j.deferred(d, body.GetRequestSha256(), want)
+		return JoinResult{}, j.deferred(ctx, d, body.GetRequestSha256(), want)
 	}
 	id, err := identity.Check(admissionOf(body.GetAdmission(), body.GetRequestSha256(), body.GetServerTimeUnixMs(), body.GetNextPins()), want)
 	if err != nil {
 		return JoinResult{}, err
 	}
 	j.clock.Signed(id.IssuedAt)
+	if err := j.hold(ctx); err != nil {
+		return JoinResult{}, fmt.Errorf("cannot keep the identity: %w", err)
+	}
 	if err := j.join.Accept(id); err != nil {
 		return JoinResult{}, fmt.Errorf("cannot keep the identity: %w", err)
 	}
-	result := JoinResult{NodeID: id.NodeID, Key: string(tpmkey.KindOf(j.join.Key()))}
+	result := JoinResult{NodeID: id.NodeID, Key: keyKind(j.join.Key()), Moved: j.join.Moved()}
 	if offset, known := j.clock.Offset(); known && offset.Abs() > clockWarning {
 		result.ClockOffset = offset
 	}
@@ -146,6 +172,16 @@ func (j *joiner) take(request *daemonv1.JoinRequest, response *daemonv1.JoinResp
 // unparsable is a signed answer that this version cannot read.
 func unparsable(err error) error {
 	return fault.New(fault.Verification, "upgrade bcd or the control plane", "the signed answer does not parse: %w", err)
+}
+
+// keyKind is where a key lives.
+func keyKind(key crypto.Signer) string { return string(tpmkey.KindOf(key)) }
+
+// hintTime takes the gateway's clock, as its last response told it.
+func (a *Agent) hintTime(client *session.Client) {
+	if hint, ok := client.ServerTime(); ok {
+		a.clock.Hint(hint)
+	}
 }
 
 // dial connects within the time of one call.

@@ -29,10 +29,14 @@ const (
 	AttestorTPM = "tpm"
 	// AttestorDiscovery is a discovery token, and the hardware address that the machine was booted over.
 	AttestorDiscovery = "discovery"
+	// AttestorX509PoP is the key of the machine's certificate, which may have expired lately. It takes a reset.
+	AttestorX509PoP = "x509pop"
 )
 
 // Attestors returns the names of all attestors.
-func Attestors() []string { return []string{AttestorJoinToken, AttestorTPM, AttestorDiscovery} }
+func Attestors() []string {
+	return []string{AttestorJoinToken, AttestorTPM, AttestorDiscovery, AttestorX509PoP}
+}
 
 // attestor shows the control plane that the machine may join.
 type attestor interface {
@@ -87,7 +91,7 @@ func (a *Agent) newAttestor(ctx context.Context, o JoinOptions) (attestor, error
 
 // Validate checks that the options go together. The errors speak of the flags of "bcd join".
 func (o *JoinOptions) Validate() error {
-	discovered, tokenless := o.Attestor == AttestorDiscovery, o.Attestor == AttestorTPM
+	discovered, tokenless := o.Attestor == AttestorDiscovery, o.Attestor == AttestorTPM || o.Attestor == AttestorX509PoP
 	_, isMAC := hwclaims.NormalizeMAC(o.BootMAC)
 	switch {
 	case o.Attestor != "" && !slices.Contains(Attestors(), o.Attestor):
@@ -98,7 +102,13 @@ func (o *JoinOptions) Validate() error {
 		return fmt.Errorf("--role is %q, and a machine that joins with --attestor %s is a %s", o.Role, AttestorDiscovery, identity.RoleRamdisk)
 	case !discovered && !slices.Contains([]string{"", identity.RoleNode, identity.RoleSite}, o.Role):
 		return fmt.Errorf("--role is %.40q, not %s or %s", o.Role, identity.RoleNode, identity.RoleSite)
-	case tokenless && o.Role != "" && o.Role != identity.RoleNode:
+	case o.NoJoin && !o.Reset:
+		return errors.New("--no-join is for --reset")
+	case o.NoJoin && o.TokenFile != "":
+		return errors.New("--no-join joins nothing, and so takes no --token-file")
+	case o.Attestor == AttestorX509PoP && !o.Reset:
+		return fmt.Errorf("--attestor %s needs --reset: it joins again with the certificate that the machine has", AttestorX509PoP)
+	case o.Attestor == AttestorTPM && o.Role != "" && o.Role != identity.RoleNode:
 		return fmt.Errorf("--role is %q, and a machine that joins with --attestor %s is a %s", o.Role, o.Attestor, identity.RoleNode)
 	case tokenless && o.TokenFile != "":
 		return fmt.Errorf("--token-file is not for --attestor %s, which takes no token", o.Attestor)

@@ -33,6 +33,19 @@ func (a *Agent) joinClaims(ctx context.Context) (*daemonv1.HardwareClaims, error
 	return wireClaims(report.Claims), nil
 }
 
+// claimsFor reads the hardware for a join by an attestor. The key of a certificate says which node a machine is, whatever can
+// be read of its hardware.
+func (a *Agent) claimsFor(ctx context.Context, attestor string) (*daemonv1.HardwareClaims, error) {
+	if attestor != AttestorX509PoP {
+		return a.joinClaims(ctx)
+	}
+	report, err := a.Claims(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return wireClaims(report.Claims), nil
+}
+
 func wireClaims(c hwclaims.Claims) *daemonv1.HardwareClaims {
 	return &daemonv1.HardwareClaims{
 		ProductUuid:      c.ProductUUID,

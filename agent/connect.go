@@ -227,9 +227,8 @@ func pauseOf(err error) time.Duration {
 // refused says why the control plane refuses the node, as far as the node can know.
 func (n *node) refused(err error) error {
 	id, _ := n.current()
-	if leaf := id.Leaf(); n.clock.Proof(0).After(leaf.NotAfter) {
-		return fault.New(fault.AccessDenied, fault.HintJoinAgain,
-			"the certificate expired at %s: %w", leaf.NotAfter.UTC().Format(time.RFC3339), err)
+	if n.clock.Proof(0).After(id.Leaf().NotAfter) {
+		return n.expired(err)
 	}
 	return fault.New(fault.AccessDenied, "ask the control plane's operator why; to join again, "+fault.HintJoinAgain,
 		"the control plane refuses this node: %w", err)

@@ -27,7 +27,7 @@ import (
 // The crash tests run this test binary as the daemon that is killed. It says each step that it takes in its data
 // directory on standard output, and kills itself after one of them.
 const (
-	crashScenario = "AGENT_TEST_SCENARIO" // join, deferred (a join whose waits pass at once), or renew
+	crashScenario = "AGENT_TEST_SCENARIO" // join, deferred (a join whose waits pass at once), tpm (a join by it), reset, or renew
 	crashConfig   = "AGENT_TEST_CONFIG"
 	crashHost     = "AGENT_TEST_HOST"
 	crashData     = "AGENT_TEST_DATA"
@@ -79,7 +79,14 @@ func victim() error {
 	if os.Getenv(crashScenario) == "renew" {
 		return a.Run(ctx, agent.Notifier{})
 	}
-	_, err = a.Join(ctx, agent.JoinOptions{Stdin: strings.NewReader(os.Getenv(crashToken)), Patience: 5 * time.Second})
+	attestor := ""
+	if os.Getenv(crashScenario) == "tpm" {
+		attestor = agent.AttestorTPM
+	}
+	_, err = a.Join(ctx, agent.JoinOptions{
+		Attestor: attestor,
+		Stdin: strings.NewReader(os.Getenv(crashToken)), Patience: 5 * time.Second, Reset: os.Getenv(crashScenario) == "reset",
+	})
 	return err
 }
 

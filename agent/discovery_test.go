@@ -249,6 +249,14 @@ func TestJoinOptions(t *testing.T) {
 		"an address for a join token":  {agent.JoinOptions{BootMAC: bootMAC}, false},
 		"a lease for a join token":     {agent.JoinOptions{BootLeaseEpoch: 1}, false},
 		"a lease that is too late":     {agent.JoinOptions{Attestor: "discovery", BootMAC: bootMAC, BootLeaseEpoch: 1 << 63}, false},
+		"the old certificate":          {agent.JoinOptions{Attestor: "x509pop", Reset: true}, true},
+		"the old one of a site agent":  {agent.JoinOptions{Attestor: "x509pop", Reset: true, Role: "site"}, true},
+		"it without a reset":           {agent.JoinOptions{Attestor: "x509pop"}, false},
+		"it with a token":              {agent.JoinOptions{Attestor: "x509pop", Reset: true, TokenFile: "token"}, false},
+		"a reset":                      {agent.JoinOptions{Reset: true}, true},
+		"a reset without a join":       {agent.JoinOptions{Reset: true, NoJoin: true}, true},
+		"no join and a token":          {agent.JoinOptions{Reset: true, NoJoin: true, TokenFile: "token"}, false},
+		"no join without a reset":      {agent.JoinOptions{NoJoin: true}, false},
 		"no patience":                  {agent.JoinOptions{Patience: -1}, false},
 	} {
 		if err := c.o.Validate(); (err == nil) != c.ok {
@@ -257,7 +265,7 @@ func TestJoinOptions(t *testing.T) {
 	}
 	cp := controlplanetest.Start(t, controlplanetest.Options{})
 	m := newMachine(t, cp)
-	if _, err := m.agent().Join(t.Context(), agent.JoinOptions{Attestor: "password"}); !fault.Is(err, fault.Usage) || !strings.Contains(err.Error(), "join-token, tpm and discovery") {
+	if _, err := m.agent().Join(t.Context(), agent.JoinOptions{Attestor: "password"}); !fault.Is(err, fault.Usage) || !strings.Contains(err.Error(), "join-token, tpm, discovery and x509pop") {
 		t.Errorf("error %v", err)
 	}
 }

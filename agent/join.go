@@ -39,8 +39,17 @@ type JoinOptions struct {
 	Patience time.Duration
 	// NoWait ends a join that a person must approve with a [fault.Pending] error.
 	NoWait bool
+	// sameRequest ends a join whose request was refused, and never begins another one.
+	sameRequest bool
+	// Reset joins a machine again that has an identity, in whatever state: the join runs beside it, and once its answer is
+	// verified the old files get other names. It is for root alone.
+	Reset bool
+	// NoJoin ends a reset after the old files were moved, also where their certificate is still good.
+	NoJoin bool
 	// OnWait is told once for each join request that the join begins to wait for; nil is nobody.
 	OnWait func(JoinWait)
+
+	roleOpen bool // nobody named a role
 }
 
 // JoinWait is a join that waits for an operator's decision.
@@ -65,6 +74,10 @@ type JoinResult struct {
 	ClockOffset time.Duration
 	// TokenLeft is why the token file could not be deleted. The join succeeded all the same.
 	TokenLeft error
+	// Moved is what a reset moved aside.
+	Moved []identity.Move
+	// NotJoined is a reset that ended after the move: there was no credential, or none was wanted.
+	NotJoined bool
 }
 
 // Join joins the machine. A machine whose identity loads has joined, whatever the state of its certificate: then nothing
@@ -79,6 +92,11 @@ func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 		return JoinResult{}, fault.New(fault.Usage, "", "cannot join: %w", err)
 	}
 	o.setDefaults()
+	if o.Reset {
+		if err := a.needsRoot(); err != nil {
+			return JoinResult{}, err
+		}
+	}
 	dir, store, err := a.open()
 	if err != nil {
 		return JoinResult{}, err
@@ -89,6 +107,9 @@ func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	}
 	j := &joiner{Agent: a, dir: dir, store: store, options: o}
 	defer j.close()
+	if o.Reset {
+		return j.reset(ctx)
+	}
 	if done, err := j.already(); err != nil || done.Already {
 		return done, err
 	}
@@ -130,7 +151,7 @@ func (o *JoinOptions) setDefaults() {
 	if o.Attestor == "" {
 		o.Attestor = AttestorJoinToken
 	}
-	if o.Role == "" {
+	if o.roleOpen = o.Role == ""; o.roleOpen {
 		o.Role = identity.RoleNode
 		if o.Attestor == AttestorDiscovery {
 			o.Role = identity.RoleRamdisk
@@ -149,6 +170,7 @@ type joiner struct {
 	options  JoinOptions
 	attestor attestor // nil before it was made
 	claims   *daemonv1.HardwareClaims
+	known    *identity.Identity // whose announced pins hold too, and that the answer must succeed; nil is none
 
 	unlock func()
 	join   *identity.Join // nil before the gateway was authenticated once

@@ -11,6 +11,7 @@ import (
 
 	"github.com/better-compute/bcd/identity"
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/statefile"
 	"github.com/better-compute/bcd/tpmkey"
 )
 
@@ -19,7 +20,7 @@ import (
 // Nothing that a gateway says ends it. A node that is refused, or whose certificate expired, parks: it stays up, says
 // why, tries again slowly, and holds no lock meanwhile, so that an operator can join the machine again beside it.
 func (a *Agent) Run(ctx context.Context, notify Notifier) error {
-	return a.runDaemon(ctx, &board{}, notify)
+	return a.runDaemon(ctx, newBoard(nil), notify)
 }
 
 func (a *Agent) runDaemon(ctx context.Context, b *board, notify Notifier) error {
@@ -48,15 +49,20 @@ func (a *Agent) runDaemon(ctx context.Context, b *board, notify Notifier) error 
 		notify.ready()
 	}
 	for first := true; ; first = false {
-		err := a.runUnlocked(ctx, b, notify, start)
-		if ctx.Err() != nil {
-			return endOf(ctx)
+		asked, err := b.untilAsked(ctx, func(ctx context.Context) error { return a.runUnlocked(ctx, b, notify, start) })
+		if asked == nil && ctx.Err() == nil {
+			var parked *parkedError
+			if !errors.As(err, &parked) && first {
+				return err // nothing ran yet: the operator who starts the daemon sees it end
+			}
+			asked, _ = b.untilAsked(ctx, func(ctx context.Context) error {
+				notify.whileFed(ctx, func() { a.park(ctx, b, notify, err) })
+				return nil
+			})
 		}
-		var parked *parkedError
-		if !errors.As(err, &parked) && first {
-			return err // nothing ran yet: the operator who starts the daemon sees it end
+		if asked != nil && ctx.Err() == nil {
+			notify.whileFed(ctx, func() { a.handOver(ctx, b, notify, asked) })
 		}
-		a.park(ctx, b, notify, err)
 		if ctx.Err() != nil {
 			return endOf(ctx)
 		}
@@ -78,7 +84,10 @@ func (p *parkedError) Error() string { return p.err.Error() }
 func (p *parkedError) Unwrap() error { return p.err }
 
 // runUnlocked takes the data directory's lock, runs the node and gives the lock back.
-func (a *Agent) runUnlocked(ctx context.Context, b *board, notify Notifier, started func()) error {
+func (a *Agent) runUnlocked(ctx context.Context, b *board, notify Notifier, started func()) (err error) {
+	if notify.whileFed(ctx, func() { err = a.resumeJoin(ctx, b, notify, started) }); err != nil {
+		return err
+	}
 	dir, store, err := a.open()
 	if err != nil {
 		return err
@@ -112,21 +121,19 @@ func (a *Agent) runUnlocked(ctx context.Context, b *board, notify Notifier, star
 	if err := b.runs(id.Role); err != nil {
 		return err
 	}
-	if tpmkey.KindOf(key) == tpmkey.KindTPM {
-		// The successor of a key in the TPM is made there too, or not at all: a TPM that is away for a moment is no
-		// reason for a weaker key.
-		store = identity.New(dir, a.keys.Require())
-	}
-	n := &node{Agent: a, store: store, board: b, notify: notify, renewed: make(chan struct{}, 1), id: id, key: key}
+	n := &node{Agent: a, dir: dir, board: b, notify: notify, renewed: make(chan struct{}, 1), id: id, key: key}
 	n.bootID = bootID(a.cfg.HostRoot)
 	n.showIdentity()
 	started()
-	return n.run(ctx)
+	return n.live(ctx)
 }
 
 // park waits until it is time to try again, or until the identity on disk is another one.
 func (a *Agent) park(ctx context.Context, b *board, notify Notifier, err error) {
 	pause := parkAtLeast + uniform(parkAtMost-parkAtLeast)
+	if fault.Is(err, fault.Busy) {
+		pause = parkedLook // another bcd has the data directory: it may end at any time
+	}
 	a.log.ErrorContext(ctx, "park node", "error", err, "hint", fault.HintOf(err), "next_try", pause.Round(time.Second).String())
 	b.update(func(s *Status) {
 		s.State, s.Since, s.Session = Parked, a.clock.Local(), nil
@@ -162,7 +169,7 @@ func (a *Agent) identityMark() string {
 // node is a running node: an identity, under the data directory's lock.
 type node struct {
 	*Agent
-	store   *identity.Store
+	dir     *statefile.Dir
 	board   *board
 	notify  Notifier
 	bootID  string
@@ -192,6 +199,17 @@ func (n *node) current() (*identity.Identity, crypto.Signer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.id, n.key
+}
+
+// next is the store that makes the successor of the current key. That of a key in the TPM is made there too, or not at all: a
+// TPM that is away for a moment is no reason for a weaker key.
+func (n *node) next() *identity.Store {
+	id, key := n.current()
+	keys := n.keys
+	if tpmkey.KindOf(key) == tpmkey.KindTPM || namesAK(id.Leaf()) {
+		keys = keys.Require()
+	}
+	return identity.New(n.dir, keys)
 }
 
 func (n *node) replace(id *identity.Identity, key crypto.Signer) {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -70,4 +71,14 @@ func (n Notifier) feed(ctx context.Context, loops ...*pulse) {
 			}
 		}
 	}
+}
+
+// whileFed runs f, which waits and cannot be stuck, and keeps the service manager's watchdog fed meanwhile.
+func (n Notifier) whileFed(ctx context.Context, f func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var feeding sync.WaitGroup
+	feeding.Go(func() { n.feed(ctx) })
+	f()
+	cancel()
+	feeding.Wait()
 }

@@ -3,7 +3,9 @@ package agent
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/better-compute/bcd/identity"
 	"github.com/better-compute/bcd/internal/fault"
 	"github.com/better-compute/bcd/internal/signing"
+	"github.com/better-compute/bcd/tpmkey"
 )
 
 // keepRenewed replaces the certificate before it expires. It returns when ctx ends. A renewal that fails, for whatever
@@ -30,10 +33,12 @@ func (n *node) keepRenewed(ctx context.Context) error {
 		if err := n.waitUntil(ctx, due); err != nil {
 			return err
 		}
+		current, _ := n.current()
 		next, err := n.renew(ctx, &renewal, refusals)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		err = tpmAway(current.Leaf(), err)
 		n.board.update(func(s *Status) {
 			s.Renewal = &RenewalStatus{At: n.clock.Local()}
 			if err != nil {
@@ -57,9 +62,18 @@ func (n *node) keepRenewed(ctx context.Context) error {
 		if asked := now.Add(session.RetryAfter(err)); asked.After(due) {
 			due = asked
 		}
-		n.log.WarnContext(ctx, "renewal failed", "error", err, "hint", fault.HintOf(err),
-			"retry_in", due.Sub(now).Round(time.Millisecond).String(), "certificate_expires_in", schedule.Left(now).Round(time.Second).String())
+		n.sayRenewalFailed(ctx, err, due.Sub(now), schedule.Left(now))
 	}
+}
+
+// sayRenewalFailed says that a renewal failed, and how much time is left. Where the TPM is why, somebody must act.
+func (n *node) sayRenewalFailed(ctx context.Context, err error, retry, left time.Duration) {
+	level, message := slog.LevelWarn, "renewal failed"
+	if away, ok := errors.AsType[*tpmAwayError](err); ok {
+		level, message, err = slog.LevelError, "renewal failed: the TPM is unavailable or names another AK", away.err
+	}
+	n.log.Log(ctx, level, message, "error", err, "hint", fault.HintOf(err),
+		"retry_in", retry.Round(time.Millisecond).String(), "certificate_expires_in", left.Round(time.Second).String())
 }
 
 func closeRenewal(r *identity.Renewal) {
@@ -90,9 +104,15 @@ func (n *node) waitUntil(ctx context.Context, due time.Time) error {
 
 // renew makes the next key where there is none yet, proves the current one, and takes the answer. The identity changes
 // when all of it holds. refusals is how often the control plane has refused this renewal.
+//
+// What the TPM has to do for a certificate that names its attestation key comes first: without it nothing is sent.
 func (n *node) renew(ctx context.Context, kept **identity.Renewal, refusals int) (*identity.Identity, error) {
+	id, key := n.current()
+	if err := n.checkAK(ctx, id.Leaf()); err != nil {
+		return nil, err
+	}
 	if *kept == nil {
-		begun, err := n.store.BeginRenewal(ctx)
+		begun, err := n.next().BeginRenewal(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -102,7 +122,14 @@ func (n *node) renew(ctx context.Context, kept **identity.Renewal, refusals int)
 	if err := renewal.Reserve(); err != nil {
 		return nil, err
 	}
-	id, key := n.current()
+	attestation, err := n.keyAttestation(ctx, id.Leaf(), renewal.Key(), renewal.CSR())
+	if fault.Is(err, fault.TPMKeyLost) {
+		closeRenewal(renewal) // this TPM has the attestation key and not the next key: the next try makes another
+		*kept = nil
+	}
+	if err != nil {
+		return nil, err
+	}
 	client, err := n.dial(ctx, n.gateway(id), clientCertificate(id, key))
 	if err != nil {
 		return nil, err
@@ -119,6 +146,7 @@ func (n *node) renew(ctx context.Context, kept **identity.Renewal, refusals int)
 	defer cancel()
 	response, err := client.Renew(callCtx, &daemonv1.RenewRequest{
 		Csr: renewal.CSR(), Chain: id.Chain.DER(), ClientTimeUnixMs: at.UnixMilli(), PopSig: pop, AgentVersion: n.version,
+		KeyAttestation: attestation,
 	})
 	if hint, ok := client.ServerTime(); ok {
 		n.clock.Hint(hint)
@@ -129,6 +157,9 @@ func (n *node) renew(ctx context.Context, kept **identity.Renewal, refusals int)
 	next, err := n.takeRenewal(id, renewal, payload, response)
 	if err != nil {
 		return nil, err
+	}
+	if tpmkey.KindOf(key) == tpmkey.KindFile && tpmkey.KindOf(renewal.Key()) == tpmkey.KindTPM {
+		n.log.InfoContext(ctx, "move key into TPM", "node", next.NodeID)
 	}
 	n.replace(next, renewal.Key())
 	return next, nil

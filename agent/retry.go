@@ -63,6 +63,9 @@ func (j *joiner) run(ctx context.Context) (JoinResult, error) {
 		if wait == 0 {
 			continue
 		}
+		if wait > conflictPause {
+			j.yield()
+		}
 		if err := j.sleep(ctx, wait); err != nil {
 			return JoinResult{}, err
 		}
@@ -83,20 +86,27 @@ func (j *joiner) after(ctx context.Context, err error) (wait time.Duration, end 
 		// The TPM was cleared or replaced since the join began. What the request may have been answered with is of no use any
 		// more to anybody.
 		j.log.WarnContext(ctx, "try join with new key", "reason", err)
-		if err := j.join.Restart(ctx); err != nil {
+		if err := j.restart(ctx); err != nil {
 			return 0, fmt.Errorf("cannot join: %w", err)
 		}
 		j.keyLost, j.sent, j.waitsFor = true, false, ""
 		return 0, nil
 	case fault.Is(err, fault.TPMUnavailable) && j.waitsFor != "":
 		return j.absent(ctx, err) // an operator has not decided yet: no reason to give up
+	case fault.Is(err, fault.AccessDenied) && j.provesAgain():
+		j.sayRetry(ctx, slog.LevelInfo, err, 0)
+		return 0, nil
 	case fault.Is(err, fault.AccessDenied) && j.waitsFor != "":
-		return 0, notApproved(j.waitsFor, err)
+		return 0, notApproved(j.waitsFor, j.options.Attestor, err)
+	case fault.Is(err, fault.AccessDenied) && j.options.sameRequest && j.join.RequestID() != "":
+		return 0, notApproved(j.join.RequestID(), j.options.Attestor, err)
+	case fault.Is(err, fault.AccessDenied) && j.options.sameRequest:
+		return 0, fmt.Errorf("cannot join: %w", err)
 	case fault.Is(err, fault.AccessDenied) && j.sent && !j.restarted:
 		// The request was sent before, and may have been answered then. That admission is gone by now, and its key
 		// can never join again.
 		j.log.InfoContext(ctx, "try join with new key")
-		if err := j.join.Restart(ctx); err != nil {
+		if err := j.restart(ctx); err != nil {
 			return 0, fmt.Errorf("cannot join: %w", err)
 		}
 		j.restarted, j.sent = true, false
@@ -104,12 +114,37 @@ func (j *joiner) after(ctx context.Context, err error) (wait time.Duration, end 
 	case fault.Is(err, fault.AccessDenied) && j.restarted:
 		// Refused with either key. A gateway can forge a refusal: the earlier request may have been admitted, and only
 		// its key can collect that.
-		return 0, errors.Join(fmt.Errorf("cannot join: %w", err), j.join.Undo())
+		return 0, errors.Join(fmt.Errorf("cannot join: %w", err), j.undo(ctx))
 	case fault.Is(err, fault.Unreachable), fault.Is(err, fault.RateLimited):
 		return j.absent(ctx, err)
 	default:
 		return 0, fmt.Errorf("cannot join: %w", err)
 	}
+}
+
+// restart begins the join again with a new key.
+func (j *joiner) restart(ctx context.Context) error {
+	if err := j.hold(ctx); err != nil {
+		return err
+	}
+	if err := j.join.Restart(ctx); err != nil {
+		return err
+	}
+	return j.join.Reserve()
+}
+
+// undo puts the request back that a restart replaced.
+func (j *joiner) undo(ctx context.Context) error {
+	if err := j.hold(ctx); err != nil {
+		return err
+	}
+	return j.join.Undo()
+}
+
+// provesAgain reports whether the attestor has another proof than the one that was refused.
+func (j *joiner) provesAgain() bool {
+	x, ok := j.attestor.(*x509pop)
+	return ok && x.again()
 }
 
 // absent is a gateway that cannot be reached, or that has no time.

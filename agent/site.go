@@ -13,7 +13,7 @@ const RoleSite = identity.RoleSite
 // RunSite is a site agent's daemon: [Agent.Run] for an identity of role site, which takes vouches on the status socket and
 // sends them on its session; see [RequestVouch].
 func (a *Agent) RunSite(ctx context.Context, notify Notifier) error {
-	return a.runDaemon(ctx, &board{vouches: newVouches()}, notify)
+	return a.runDaemon(ctx, newBoard(newVouches()), notify)
 }
 
 // runs reports that an identity of the role is not for this daemon.

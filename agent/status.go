@@ -32,7 +32,9 @@ const (
 	Connected State = "connected"
 	// Parked is a daemon that was refused or whose certificate expired: it retries slowly and waits for an operator.
 	Parked State = "parked"
-	// Joining is a machine without a daemon, whose join waits for an operator.
+	// HandedOver is a daemon that has left the data directory to a reset, and waits for it to end.
+	HandedOver State = "handed-over"
+	// Joining is a machine whose join waits for an operator: without a daemon, or with one that goes on with it.
 	Joining State = "joining"
 )
 
@@ -66,8 +68,12 @@ func (s Status) Err() error {
 		return nil
 	case s.State == Parked:
 		return fault.New(s.ProblemCode, s.Hint, "the node is parked: %s", s.Problem)
+	case s.State == Joining && s.Join.RequestID == "":
+		return fault.New(fault.Unreachable, s.Hint, "the machine is joining: %s", s.Problem)
 	case s.State == Joining:
 		return fault.New(fault.Pending, hintResume(s.Join.pending()), "the join request %s waits for an operator's decision", s.Join.RequestID)
+	case s.State == HandedOver:
+		return fault.New(fault.Unreachable, "ask again in a moment", "the node waits for a reset of its identity to end")
 	case s.Problem == "":
 		return fault.New(fault.Unreachable, "ask again in a moment", "the node is connecting")
 	default:
@@ -96,7 +102,7 @@ func joinStatus(p identity.PendingJoin) *JoinStatus {
 }
 
 func (j *JoinStatus) pending() identity.PendingJoin {
-	return identity.PendingJoin{JoinParams: identity.JoinParams{TokenID: j.TokenID}, RequestID: j.RequestID}
+	return identity.PendingJoin{JoinParams: identity.JoinParams{Attestor: j.Attestor, TokenID: j.TokenID}, RequestID: j.RequestID}
 }
 
 // IdentityStatus is the node's identity.
@@ -136,7 +142,8 @@ func identityStatus(id *identity.Identity, key crypto.Signer) *IdentityStatus {
 
 // board is what the status socket is about, for as long as the daemon runs: the daemon's status, and a site agent's vouches.
 type board struct {
-	vouches *vouches // nil on a node
+	vouches   *vouches // nil on a node
+	handovers chan *handover
 
 	mu sync.Mutex
 	s  Status
@@ -155,6 +162,11 @@ func (b *board) read() Status {
 }
 
 const statusPath = "/v1/status"
+
+// newBoard returns a board. vouches is nil on a node.
+func newBoard(vouches *vouches) *board {
+	return &board{vouches: vouches, handovers: make(chan *handover)}
+}
 
 // serveStatus answers on the status socket until ctx ends. A socket that a dead daemon left is replaced.
 func (a *Agent) serveStatus(ctx context.Context, b *board) error {
@@ -194,10 +206,11 @@ func (a *Agent) serveStatus(ctx context.Context, b *board) error {
 		}
 		_ = json.NewEncoder(w).Encode(s)
 	})
+	mux.HandleFunc("POST "+handoverPath, a.takeHandover(b))
 	if b.vouches != nil {
 		mux.HandleFunc("POST "+vouchPath, b.takeVouch)
 	}
-	server := &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 4 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
+	server := &http.Server{Handler: mux, ConnContext: withPeer, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 4 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	go func() {
 		<-ctx.Done()
 		_ = server.Close()

@@ -46,8 +46,8 @@ func (v Vouch) Validate() error {
 	return nil
 }
 
-// vouchFailure is an answer that says why a vouch is not recorded.
-type vouchFailure struct {
+// socketFailure is an answer of the status socket that says why something was not done.
+type socketFailure struct {
 	Code    fault.Code `json:"code"`
 	Message string     `json:"message"`
 	Hint    string     `json:"hint,omitempty"`
@@ -64,20 +64,35 @@ func (b *board) takeVouch(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = b.vouchFor(r.Context(), v)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	if err == nil {
-		_ = json.NewEncoder(w).Encode(v)
+	if err != nil {
+		answerFailure(w, err)
 		return
 	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// answerFailure answers with what went wrong.
+func answerFailure(w http.ResponseWriter, err error) {
 	status := http.StatusServiceUnavailable
 	switch code := fault.CodeOf(err); {
-	case code == fault.AccessDenied:
+	case code == fault.AccessDenied, code == fault.NotRoot:
 		status = http.StatusForbidden
 	case !code.Temporary():
 		status = http.StatusBadRequest
 	}
+	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(vouchFailure{fault.CodeOf(err), err.Error(), fault.HintOf(err)})
+	_ = json.NewEncoder(w).Encode(socketFailure{fault.CodeOf(err), err.Error(), fault.HintOf(err)})
+}
+
+// readFailure returns the error that [answerFailure] answered with.
+func readFailure(resp *http.Response) error {
+	var failure socketFailure
+	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 1<<20)).Decode(&failure); err != nil {
+		return fmt.Errorf("cannot read the daemon's answer: %w", err)
+	}
+	return fault.New(failure.Code, failure.Hint, "%s", failure.Message)
 }
 
 // vouchFor keeps a vouch and waits until it is settled. Without a session there is nothing to wait for.
@@ -145,9 +160,5 @@ func RequestVouch(ctx context.Context, socket string, v Vouch) error {
 	case http.StatusNotFound:
 		return fault.New(fault.Config, `run "bcd site" at the boot server, and name its configuration with --config`, "the daemon at %q is no site agent", socket)
 	}
-	var failure vouchFailure
-	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 1<<20)).Decode(&failure); err != nil {
-		return fmt.Errorf("cannot read the site agent's answer: %w", err)
-	}
-	return fault.New(failure.Code, failure.Hint, "%s", failure.Message)
+	return readFailure(resp)
 }

@@ -34,10 +34,15 @@ func (d *deferredError) Error() string {
 }
 
 // deferred verifies a deferral and records the join request in it.
-func (j *joiner) deferred(d *daemonv1.Deferral, requestSHA256 []byte, want identity.Expectation) error {
+func (j *joiner) deferred(ctx context.Context, d *daemonv1.Deferral, requestSHA256 []byte, want identity.Expectation) error {
 	err := identity.CheckDeferral(identity.Deferral{CSRSHA256: d.GetCsrSha256(), RequestID: d.GetRequestId(), RequestSHA256: requestSHA256}, want)
 	if err != nil {
 		return err
+	}
+	if d.GetRequestId() != j.join.RequestID() {
+		if err := j.hold(ctx); err != nil {
+			return err
+		}
 	}
 	if err := j.join.Defer(d.GetRequestId()); err != nil {
 		return fmt.Errorf("cannot keep the join request %s: %w", d.GetRequestId(), err)
@@ -56,8 +61,12 @@ func askAgain(seconds uint32) time.Duration {
 // wait is what follows a deferral. It says so once for each join request.
 func (j *joiner) wait(ctx context.Context, d *deferredError) (time.Duration, error) {
 	if j.options.NoWait {
+		again := "with the same token"
+		if j.options.Attestor == AttestorTPM {
+			again = `or start "bcd node", which goes on with it`
+		}
 		return 0, fault.New(fault.Pending,
-			"have it approved (better-compute join-requests approve "+d.requestID+"), then run the command again with the same token", "%w", d)
+			"have it approved (better-compute join-requests approve "+d.requestID+"), then run the command again "+again, "%w", d)
 	}
 	if j.away {
 		j.log.InfoContext(ctx, "reach gateway again")
@@ -75,9 +84,12 @@ func (j *joiner) wait(ctx context.Context, d *deferredError) (time.Duration, err
 // notApproved is a refusal of what the control plane deferred before. A refusal is not signed and may be the gateway's: key
 // and request stay, and the next run of the program asks once more before it begins anew. This one does not: it would file
 // another request right after an operator's no.
-func notApproved(requestID string, err error) error {
-	return fault.New(fault.AccessDenied, "ask the control plane's operator why; to file a new request, run the command again",
-		"cannot join: the join request %s was not approved (rejected, or its token was revoked): %w", requestID, err)
+func notApproved(requestID, attestor string, err error) error {
+	hint, why := "ask the control plane's operator why; to file a new request, run the command again", "rejected, or its token was revoked"
+	if attestor == AttestorTPM {
+		hint, why = "ask the control plane's operator why; to file a new request, run as root: bcd join --attestor tpm", "rejected"
+	}
+	return fault.New(fault.AccessDenied, hint, "cannot join: the join request %s was not approved (%s): %w", requestID, why, err)
 }
 
 // sayResumed says what an earlier process left waiting, and with which token.
@@ -87,6 +99,8 @@ func (j *joiner) sayResumed(ctx context.Context) {
 	case request == "":
 	case was != is && was != "":
 		j.log.WarnContext(ctx, "resume join with another token", "request", request, "was", was, "token", is)
+	case is == "":
+		j.log.InfoContext(ctx, "resume join", "request", request)
 	default:
 		j.log.InfoContext(ctx, "resume join", "request", request, "token", is)
 	}
@@ -136,6 +150,9 @@ func stillWaits(p identity.PendingJoin, err error) error {
 
 // hintResume is what to do about a join that nobody may be waiting for any more: the token is on no disk.
 func hintResume(p identity.PendingJoin) string {
+	if p.Attestor == AttestorTPM {
+		return "have the request approved (better-compute join-requests approve " + p.RequestID + `); "bcd node" goes on with it by itself`
+	}
 	token := "the same token"
 	if p.TokenID != "" {
 		token = "the token " + p.TokenID

@@ -24,13 +24,25 @@ import (
 
 const hintForm = `give it as it was created, "bcjt_jt_….…"`
 
+// ErrNone is in [FromReader]'s error where nobody gave a token.
+var ErrNone = errors.New("there is no join token")
+
+// noneError is standard input without a token, and why.
+type noneError string
+
+// Error implements error.
+func (e noneError) Error() string { return string(e) }
+
+// Is reports that it is [ErrNone].
+func (noneError) Is(target error) bool { return target == ErrNone }
+
 // FromReader reads a token to the end of in, which is standard input. At most 4 KiB are read; white space and line
 // breaks around the token are trimmed. A terminal is an error, so that nobody types a secret where it is seen, and so is
 // an input without anything in it. Errors have the code [fault.Token].
 func FromReader(in io.Reader) (bearer.Token, error) {
 	const hint = "run: bcd join < token-file, or use --token-file"
 	if f, ok := in.(*os.File); ok && terminal.Is(f) {
-		return bearer.Token{}, fault.New(fault.Token, hint, "cannot read the join token: standard input is a terminal")
+		return bearer.Token{}, fault.New(fault.Token, hint, "cannot read the join token: %w", noneError("standard input is a terminal"))
 	}
 	buffer := make([]byte, bearer.MaxSize+1)
 	defer clear(buffer)
@@ -43,7 +55,7 @@ func FromReader(in io.Reader) (bearer.Token, error) {
 	}
 	text := trim(buffer[:n])
 	if len(text) == 0 {
-		return bearer.Token{}, fault.New(fault.Token, hint, "cannot read the join token: standard input is empty")
+		return bearer.Token{}, fault.New(fault.Token, hint, "cannot read the join token: %w", noneError("standard input is empty"))
 	}
 	token, err := bearer.ParseLoose(text)
 	if err != nil {

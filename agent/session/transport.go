@@ -167,7 +167,7 @@ func alertError(err error) error {
 	hint := fault.HintJoinAgain
 	switch {
 	case strings.HasPrefix(alert, "expired certificate"):
-		return fault.New(CertificateRefused, hint, "the gateway says that this node's certificate has expired")
+		return fault.New(CertificateRefused, hint, "%w", ErrCertificateExpired)
 	case strings.HasPrefix(alert, "unknown certificate authority"):
 		return fault.New(CertificateRefused, hint, "the gateway does not know the CA of this node's certificate")
 	case strings.HasPrefix(alert, "bad certificate"), strings.HasPrefix(alert, "revoked certificate"), strings.HasPrefix(alert, "unknown certificate"),
@@ -180,6 +180,9 @@ func alertError(err error) error {
 
 // CertificateRefused is a gateway that refuses the node's certificate in the TLS handshake.
 const CertificateRefused = fault.AccessDenied
+
+// ErrCertificateExpired is a gateway that says that the node's certificate has expired.
+var ErrCertificateExpired = errors.New("the gateway says that this node's certificate has expired")
 
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(s, "\n")

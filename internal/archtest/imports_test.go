@@ -48,7 +48,7 @@ var mayImport = map[string][]string{
 		"agent/config", "agent/credential", "agent/session", "api/daemon/v1", "hwclaims", "identity", "internal/bearer",
 		"internal/fault", "internal/oneline", "internal/pin", "internal/signing", "internal/statefile", "seal", "tpmkey", "tpmkey/attest",
 	},
-	"cmd/bcd": {"agent", "agent/config", "hwclaims", "internal/fault", "internal/oneline", "internal/wallclock"},
+	"cmd/bcd": {"agent", "agent/config", "hwclaims", "internal/fault", "internal/oneline", "internal/terminal", "internal/wallclock"},
 
 	"controlplane/events":      {"internal/fault"},
 	"controlplane/store":       {"controlplane/events", "hwclaims", "internal/fault"},

@@ -23,7 +23,7 @@ type Error struct {
 }
 
 // HintJoinAgain is the hint of every failure that only a new join ends.
-const HintJoinAgain = `stop bcd, move its data directory aside, then as root run "bcd join" with a token that was made with --allow-reclaim`
+const HintJoinAgain = `as root run "bcd join --reset --yes" with a token that was made with --allow-reclaim`
 
 // New returns an error with a code and a hint. The message is formatted as by [fmt.Errorf], %w included.
 func New(code Code, hint, format string, args ...any) error {
