@@ -618,3 +618,51 @@ func TestAnImportedKeyPassesActivationAndIsNoAK(t *testing.T) {
 		t.Error("a challenge is made for the imported key")
 	}
 }
+
+// A software TPM keeps what is loaded when the connection ends: the next operations find room all the same.
+func TestAttestationWithATPMThatGoesAway(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	s := storeOn(t, tpm)
+	for name, operation := range attestations(t, s) {
+		tpm.Commands()
+		if err := operation(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i := range tpm.Commands() {
+			n := 0
+			tpm.Intercept(func(tpm2.TPMCC) tpmkeytest.Action {
+				if n++; n > i {
+					return tpmkeytest.HangUp()
+				}
+				return tpmkeytest.Pass()
+			})
+			err := operation(t.Context())
+			tpm.Intercept(nil)
+			wantFault(t, err, fault.TPMUnavailable)
+			if err := operation(t.Context()); err != nil {
+				t.Errorf("%s, after the connection ended at command %d: %v", name, i, err)
+			}
+		}
+	}
+}
+
+func TestAttestationGivesUpOnATPMThatNeverAnswers(t *testing.T) {
+	tpm := tpmkeytest.Any(t)
+	s := newStore(t, tpmkey.Options{Device: tpm.Device(), Timeout: time.Second})
+	a := s.Attester()
+	if _, err := a.AKPublic(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tpm.Intercept(func(command tpm2.TPMCC) tpmkeytest.Action {
+		if command == tpm2.TPMCCCreatePrimary {
+			return tpmkeytest.Ignore()
+		}
+		return tpmkeytest.Pass()
+	})
+	_, err := a.AKPublic(t.Context())
+	wantFault(t, err, fault.TPMUnavailable, "did not answer in time")
+	tpm.Intercept(nil)
+	if _, err := a.AKPublic(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -36,7 +36,7 @@ func renewal(ctx context.Context, s *tpmkey.Store, statement string, old crypto.
 	return next, sign(old)
 }
 
-// Hundreds of renewals in a row: nothing stays loaded, and neither memory nor goroutines grow. BCD_LONG=1 makes it 1,000.
+// A hundred renewals in a row: nothing stays loaded, and neither memory nor goroutines grow. BCD_LONG=1 makes it 1,000.
 func TestManyRenewals(t *testing.T) {
 	cycles := 100
 	if os.Getenv("BCD_LONG") == "1" {
