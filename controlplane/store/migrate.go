@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"embed"
-	"errors"
 	"fmt"
 	"io/fs"
 	"time"
@@ -39,8 +38,8 @@ func migrate(ctx context.Context, c *conn, now func() time.Time) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_, end := c.c.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
-			err = errors.Join(err, end)
+			// SQLite may have rolled back already (a full disk): then this fails, and nothing is left to undo.
+			_, _ = c.c.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
 		}
 	}()
 	if _, err := c.c.ExecContext(ctx, schemaVersionTable); err != nil {

@@ -36,6 +36,7 @@ const (
 type sqliteStore struct {
 	db      *sql.DB
 	opts    Options
+	file    fs.FileInfo // of the database when it was opened
 	writer  *writer
 	readers chan *conn // holds nil for a reader that was not opened yet; closed with the store
 	watchers
@@ -47,7 +48,8 @@ func Open(ctx context.Context, o Options) (_ Store, err error) {
 	if o.Now == nil {
 		return nil, errors.New("cannot open the database: no clock")
 	}
-	if err := prepare(o); err != nil {
+	file, err := prepare(o)
+	if err != nil {
 		return nil, err
 	}
 	path, err := filepath.Abs(o.Path)
@@ -66,7 +68,7 @@ func Open(ctx context.Context, o Options) (_ Store, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the database %q: %w", o.Path, err)
 	}
-	s := &sqliteStore{db: db, opts: o, readers: make(chan *conn, maxReaders)}
+	s := &sqliteStore{db: db, opts: o, file: file, readers: make(chan *conn, maxReaders)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, db.Close())
@@ -93,7 +95,7 @@ const (
 )
 
 // prepare looks at the file and makes it where it may be made.
-func prepare(o Options) error {
+func prepare(o Options) (fs.FileInfo, error) {
 	// SQLite creates with the umask's mode; the file holds hardware claims.
 	flags := os.O_RDWR | os.O_CREATE
 	if o.Existing {
@@ -102,23 +104,37 @@ func prepare(o Options) error {
 	f, err := os.OpenFile(o.Path, flags, 0o600)
 	switch {
 	case o.Existing && errors.Is(err, fs.ErrNotExist):
-		return fault.New(fault.Config, hintRestore, "cannot open the database: %w", err)
+		return nil, fault.New(fault.Config, hintRestore, "cannot open the database: %w", err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fault.New(fault.NoSpace, hintSpace, "cannot make the database: %w", err)
+		return nil, fault.New(fault.NoSpace, hintSpace, "cannot make the database: %w", err)
 	case err != nil:
-		return fault.New(fault.Unwritable, hintWritable, "cannot open the database: %w", err)
+		return nil, fault.New(fault.Unwritable, hintWritable, "cannot open the database: %w", err)
 	}
 	info, err := f.Stat()
 	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("cannot open the database: %w", err)
+		return nil, fmt.Errorf("cannot open the database: %w", err)
 	}
 	switch {
 	case !info.Mode().IsRegular():
-		return fault.New(fault.Config, hintRestore, "cannot open the database: %q is not a regular file", o.Path)
+		return nil, fault.New(fault.Config, hintRestore, "cannot open the database: %q is not a regular file", o.Path)
 	case o.Existing && info.Size() == 0:
-		return fault.New(fault.Config, hintRestore, "cannot open the database: %q is empty", o.Path)
+		return nil, fault.New(fault.Config, hintRestore, "cannot open the database: %q is empty", o.Path)
 	}
-	return nil
+	return info, nil
+}
+
+// inPlace refuses to go on where the database was removed or another file put in its place: SQLite would go on with the
+// file that it has open, which the next start does not find.
+func (s *sqliteStore) inPlace() error {
+	now, err := os.Stat(s.opts.Path)
+	switch {
+	case err == nil && os.SameFile(now, s.file):
+		return nil
+	case err == nil, errors.Is(err, fs.ErrNotExist):
+		return fault.New(fault.Config, hintRestore, "the database %q was removed or replaced while it was in use", s.opts.Path)
+	default:
+		return fmt.Errorf("cannot look for the database: %w", err)
+	}
 }
 
 var errClosed = errors.New("the database is closed")
@@ -156,13 +172,16 @@ func (s *sqliteStore) Read(ctx context.Context, fn func(*Tx) error) (err error) 
 		}
 		s.readers <- c
 	}()
+	if err := s.inPlace(); err != nil {
+		return err
+	}
 	if c == nil {
 		if c, err = newConn(ctx, s.db); err != nil {
-			return fmt.Errorf("cannot read the database: %w", err)
+			return fmt.Errorf("cannot read the database: %w", classify(err))
 		}
 	}
 	if err := c.run(ctx, "BEGIN"); err != nil {
-		return fmt.Errorf("cannot read the database: %w", err)
+		return fmt.Errorf("cannot read the database: %w", classify(err))
 	}
 	err = fn(&Tx{ctx: ctx, conn: c, now: s.now()})
 	if end := c.run(context.WithoutCancel(ctx), "ROLLBACK"); end != nil {

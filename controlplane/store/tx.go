@@ -35,7 +35,7 @@ func (tx *Tx) exec(step, query string, args ...any) (affected int64, err error) 
 	}
 	stmt, err := tx.conn.prepare(tx.ctx, query)
 	if err != nil {
-		return 0, fmt.Errorf("cannot %s: %w", step, err)
+		return 0, fmt.Errorf("cannot %s: %w", step, classify(err))
 	}
 	res, err := stmt.ExecContext(tx.ctx, args...)
 	if err != nil {
@@ -80,14 +80,14 @@ func one[T any](tx *Tx, scan func(scanner) (T, error), query string, args ...any
 	var zero T
 	stmt, err := tx.conn.prepare(tx.ctx, query)
 	if err != nil {
-		return zero, err
+		return zero, classify(err)
 	}
 	v, err := scan(stmt.QueryRowContext(tx.ctx, args...))
 	if errors.Is(err, sql.ErrNoRows) {
 		return zero, ErrNotFound
 	}
 	if err != nil {
-		return zero, fmt.Errorf("cannot read the database: %w", err)
+		return zero, fmt.Errorf("cannot read the database: %w", classify(err))
 	}
 	return v, nil
 }
@@ -96,23 +96,23 @@ func one[T any](tx *Tx, scan func(scanner) (T, error), query string, args ...any
 func many[T any](tx *Tx, scan func(scanner) (T, error), query string, args ...any) (_ []T, err error) {
 	stmt, err := tx.conn.prepare(tx.ctx, query)
 	if err != nil {
-		return nil, err
+		return nil, classify(err)
 	}
 	rows, err := stmt.QueryContext(tx.ctx, args...)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the database: %w", err)
+		return nil, fmt.Errorf("cannot read the database: %w", classify(err))
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	var all []T
 	for rows.Next() {
 		v, err := scan(rows)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read the database: %w", err)
+			return nil, fmt.Errorf("cannot read the database: %w", classify(err))
 		}
 		all = append(all, v)
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("cannot read the database: %w", err)
+		return nil, fmt.Errorf("cannot read the database: %w", classify(err))
 	}
 	return all, nil
 }

@@ -136,6 +136,9 @@ func (w *writer) transaction(writes []*write) (err error) {
 	// An interrupted statement would undo the whole transaction, and with it the writes of others. So no context ends
 	// it: a write whose context has ended does not start.
 	ctx := context.Background() //nolint:forbidigo // see above
+	if err := w.store.inPlace(); err != nil {
+		return err
+	}
 	if err := w.conn.run(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return fmt.Errorf("cannot begin: %w", classify(err))
 	}
