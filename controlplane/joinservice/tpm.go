@@ -99,7 +99,11 @@ func (c *tpmCredential) Prove(tx *store.Tx) (*Grant, error) {
 func (c *tpmCredential) vouched(tx *store.Tx) (*Grant, error) {
 	node, err := tx.NodeByEK(c.challenge.EKSHA256)
 	if err == nil {
-		return &Grant{TenantID: node.TenantID, SiteID: node.SiteID, PoolID: node.PoolID, PlaceholderOK: true}, nil
+		return &Grant{
+			TenantID: node.TenantID, SiteID: node.SiteID, PoolID: node.PoolID, PlaceholderOK: true,
+			// Whoever has root on the machine must not get the platform's trust back by joining again.
+			Hosted: node.Trust == store.TrustTenantControlled,
+		}, nil
 	}
 	if !errors.Is(err, store.ErrNotFound) {
 		return nil, err

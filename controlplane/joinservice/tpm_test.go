@@ -331,6 +331,29 @@ func TestATPMReclaimsItsNodeWhateverElseChanged(t *testing.T) {
 	w.mustJoin(fresh, w.token())
 }
 
+// A machine that a tenant controls, by a hosted token, does not become the platform's by its TPM.
+func TestATPMDoesNotRaiseItsNodesTrust(t *testing.T) {
+	w, m := newWorld(t, tpm()), newTPMMachine(t)
+	w.allow(m)
+	first := w.mustJoinByTPM(m)
+	byToken := &machine{claims: m.claims}
+	byToken.newKey(t)
+	w.mustJoin(byToken, w.token(hosted, allowReclaim))
+	if n := w.node(first.nodeID); n.Trust != store.TrustTenantControlled {
+		t.Fatalf("node %+v", n)
+	}
+	a := w.mustAdmit(w.newTPMJoin(m))
+	if n := w.node(first.nodeID); n.Trust != store.TrustTenantControlled || a.GetRole() != "node-tenant" || a.GetNodeId() != n.ID {
+		t.Errorf("node %+v, role %q", n, a.GetRole())
+	}
+	// Only the platform's operator can say that the platform operates the cluster.
+	w.updatePool(func(p *store.Pool) { p.Policy.Kubernetes.PlatformOperated = true })
+	w.mustAdmit(w.newTPMJoin(m))
+	if n := w.node(first.nodeID); n.Trust != store.TrustPlatform {
+		t.Errorf("node %+v", n)
+	}
+}
+
 // Req: TP-005 TP-006 TP-010
 func TestANewTPMNeedsTheOldNodeDeleted(t *testing.T) {
 	w, m := newWorld(t, tpm()), newTPMMachine(t)
