@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/better-compute/bcd/agent/config"
+	"github.com/better-compute/bcd/agent/helper"
 	"github.com/better-compute/bcd/agent/session"
 	"github.com/better-compute/bcd/hwclaims"
 	"github.com/better-compute/bcd/identity"
 	"github.com/better-compute/bcd/internal/fault"
 	"github.com/better-compute/bcd/internal/pin"
 	"github.com/better-compute/bcd/internal/statefile"
-	"github.com/better-compute/bcd/tpmkey"
 )
 
 // Options say what an [Agent] is made of.
@@ -46,7 +46,8 @@ type Agent struct {
 	version string
 	log     *slog.Logger
 	clock   *clock
-	keys    *tpmkey.Store
+	keys    keyring
+	asked   *helper.Client // nil where this process has the privileges itself
 	hw      hwclaims.Options
 	state   []statefile.Option
 	sleep   func(context.Context, time.Duration) error
@@ -55,14 +56,14 @@ type Agent struct {
 
 // New returns an agent. It opens nothing.
 func New(o Options) (*Agent, error) {
-	keys, err := tpmkey.New(tpmkey.Options{
-		Mode:                tpmkey.Mode(o.Config.TPM.Mode),
-		Device:              o.Config.TPM.Device,
-		EK:                  o.Config.TPM.EK,
-		OwnerAuthFile:       o.Config.TPM.OwnerAuthFile,
-		EndorsementAuthFile: o.Config.TPM.EndorsementAuthFile,
-		Log:                 o.Log,
-	})
+	if o.EUID == nil {
+		o.EUID = os.Geteuid
+	}
+	var asked *helper.Client
+	if o.Config.Helper.User != "" && o.EUID() != 0 {
+		asked = helper.NewClient(o.Config.Helper.Socket)
+	}
+	keys, err := newKeyring(o.Config, o.Log, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +73,7 @@ func New(o Options) (*Agent, error) {
 		log:     o.Log,
 		clock:   newClock(o.Now),
 		keys:    keys,
+		asked:   asked,
 		hw: hwclaims.Options{
 			Root:         o.Config.HostRoot,
 			Placeholders: o.Config.Placeholders,
@@ -81,9 +83,6 @@ func New(o Options) (*Agent, error) {
 		state: o.State,
 		sleep: o.Sleep,
 		euid:  o.EUID,
-	}
-	if a.euid == nil {
-		a.euid = os.Geteuid
 	}
 	if a.sleep == nil {
 		a.sleep = a.sleepWall
@@ -111,7 +110,7 @@ func (a *Agent) signingPins(id *identity.Identity) pin.Set {
 
 // open opens the data directory and the identity in it, without the lock.
 func (a *Agent) open() (*statefile.Dir, *identity.Store, error) {
-	dir, err := statefile.Open(a.cfg.DataDir, a.state...)
+	dir, err := a.openDir()
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot open the data directory: %w", err)
 	}

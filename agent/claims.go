@@ -8,9 +8,17 @@ import (
 	"github.com/better-compute/bcd/hwclaims"
 )
 
-// Claims reads the machine's hardware.
+// Claims reads the machine's hardware. A node under [helper] has the helper read what is root's.
 func (a *Agent) Claims(ctx context.Context) (hwclaims.Report, error) {
-	return hwclaims.Collect(ctx, a.hw)
+	report, err := hwclaims.Collect(ctx, a.hw)
+	if err != nil || a.asked == nil || report.Incomplete() == nil {
+		return report, err
+	}
+	firmware, err := a.asked.Firmware(ctx)
+	if err != nil {
+		return hwclaims.Report{}, err
+	}
+	return report.WithFirmware(firmware), nil
 }
 
 // joinClaims reads the hardware for a join. An identifier that exists and cannot be read ends it: the machine would join

@@ -108,7 +108,7 @@ func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	j := &joiner{Agent: a, dir: dir, store: store, options: o}
 	defer j.close()
 	if o.Reset {
-		return j.reset(ctx)
+		return j.given(j.reset(ctx))
 	}
 	if done, err := j.already(); err != nil || done.Already {
 		return done, err
@@ -120,7 +120,7 @@ func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	}
 	if begun {
 		if done, err := j.lock(); err != nil || done.Already {
-			return done, err
+			return j.given(done, err)
 		}
 	}
 	if pending.Attestor != o.Attestor || pending.Role != o.Role {
@@ -140,7 +140,7 @@ func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	if err == nil && !result.Already {
 		result.TokenLeft = j.attestor.admitted()
 	}
-	return result, err
+	return j.given(result, err)
 }
 
 // setDefaults fills in what was left out of valid options.

@@ -24,6 +24,9 @@ func (a *Agent) Run(ctx context.Context, notify Notifier) error {
 }
 
 func (a *Agent) runDaemon(ctx context.Context, b *board, notify Notifier) error {
+	if err := a.checkUser(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	b.update(func(s *Status) {
 		s.Version, s.PID, s.State, s.Since = a.version, os.Getpid(), Connecting, a.clock.Local()

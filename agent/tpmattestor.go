@@ -14,7 +14,7 @@ import (
 
 // tpmAttestor is the attestor tpm: the machine's TPM proves which TPM it is, and that the node's key lives in it.
 type tpmAttestor struct {
-	attester *tpmkey.Attester
+	attester prover
 	log      *slog.Logger
 
 	tpm       tpmkey.Identity // from check

@@ -21,7 +21,7 @@ It tells a service manager that it is ready and feeds its watchdog (sd_notify).`
 	}
 	a.hostRootFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := a.load()
+		c, err := a.loadAsNode(cmd.Context())
 		if err != nil {
 			return err
 		}

@@ -99,8 +99,8 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "bcd",
 		Short: "Join this machine to a Better Compute control plane and stay connected",
-		Long: `bcd turns this machine into a node of a control plane. "bcd join" admits it, once, with a join token; "bcd node" is the
-daemon that holds the node's session and renews its certificate, and "bcd site" that of a site agent.
+		Long: `bcd turns this machine into a node of a control plane. "bcd join" admits it, once, with a join token or by its TPM;
+"bcd node" is the daemon that holds the node's session and renews its certificate, and "bcd site" that of a site agent.
 
 Exit status: 0 done or already joined, 1 failed, 2 usage, 75 temporary (try again), 76 verification failed, 77 refused or
 not root, 78 configuration.`,
@@ -117,7 +117,7 @@ not root, 78 configuration.`,
 	f.StringVar(&a.flags.dataDir, "data-dir", "", "folder of the node's state, over the configuration's data_dir (default "+config.Default().DataDir+")")
 	f.StringVar(&a.flags.logLevel, "log-level", "", "least level that is logged: debug, info, warn, error (default info)")
 	f.StringVar(&a.flags.logFormat, "log-format", "", "form of the log: text, json (default text)")
-	root.AddCommand(a.join(), a.node(), a.site(), a.claims(), a.status(), a.tpm(), a.version(), a.nvml())
+	root.AddCommand(a.join(), a.node(), a.helper(), a.site(), a.claims(), a.status(), a.tpm(), a.version(), a.nvml())
 	for _, c := range root.Commands() {
 		c.Args = noArgs
 	}
@@ -157,6 +157,15 @@ func noEmptyFlag(cmd *cobra.Command) (err error) {
 // load reads the configuration.
 func (a *app) load() (*config.Config, error) {
 	return config.Load(config.Options{Path: a.flags.config, CredentialsDir: a.Getenv("CREDENTIALS_DIRECTORY"), Flags: a.configFlags()})
+}
+
+// loadAsNode reads the configuration for the daemon: under [helper] it may have to ask for it.
+func (a *app) loadAsNode(ctx context.Context) (*config.Config, error) {
+	c, err := a.load()
+	if a.flags.config != "" || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		return c, err
+	}
+	return agent.ConfigFromHelper(ctx, config.Default().Helper.Socket, a.configFlags(), err)
 }
 
 func (a *app) configFlags() config.Flags {

@@ -35,7 +35,7 @@ With --token-file, a machine that has not joined joins first. On one that has jo
 		if o.Server != "" && o.TokenFile == "" {
 			return usage(cmd, errors.New("--server is for --token-file"))
 		}
-		c, err := a.load()
+		c, err := a.loadAsNode(cmd.Context())
 		if err != nil {
 			return err
 		}

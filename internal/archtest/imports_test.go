@@ -44,8 +44,11 @@ var mayImport = map[string][]string{
 	"agent/credential": {"internal/bearer", "internal/fault", "internal/smallfile", "internal/terminal"},
 	"agent/config":     {"internal/fault", "internal/pin", "internal/smallfile", "seal"},
 	"agent/session":    {"api/daemon/v1", "internal/fault", "internal/oneline", "internal/pin"},
+	"agent/helper": {
+		"hwclaims", "identity", "internal/fault", "internal/signing", "internal/statefile", "tpmkey", "tpmkey/attest",
+	},
 	"agent": {
-		"agent/config", "agent/credential", "agent/session", "api/daemon/v1", "hwclaims", "identity", "internal/bearer",
+		"agent/config", "agent/credential", "agent/helper", "agent/session", "api/daemon/v1", "hwclaims", "identity", "internal/bearer",
 		"internal/fault", "internal/oneline", "internal/pin", "internal/signing", "internal/statefile", "seal", "tpmkey", "tpmkey/attest",
 	},
 	"cmd/bcd": {"agent", "agent/config", "hwclaims", "internal/fault", "internal/oneline", "internal/terminal", "internal/wallclock"},

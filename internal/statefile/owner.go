@@ -19,6 +19,9 @@ func (d *Dir) Give(names ...string) error {
 		return nil
 	}
 	dir, err := d.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

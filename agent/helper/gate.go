@@ -1,0 +1,156 @@
+package helper
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxClients bounds the connections that are open at once. A node has one or two.
+const maxClients = 16
+
+// maxStrangers bounds how many users are remembered as turned away, so that each is logged once.
+const maxStrangers = 64
+
+// gate is a listener that lets only some users in, and only so many connections at once. Where there are too many, the oldest
+// one whose request is not there yet is closed.
+type gate struct {
+	net.Listener
+	allowed func(uid uint32) bool
+	log     *slog.Logger
+
+	mu        sync.Mutex
+	open      []*entry      // oldest first
+	room      chan struct{} // has a value after a connection was closed
+	strangers map[uint32]bool
+}
+
+func newGate(l net.Listener, allowed func(uid uint32) bool, log *slog.Logger) *gate {
+	return &gate{Listener: l, allowed: allowed, log: log, room: make(chan struct{}, 1), strangers: map[uint32]bool{}}
+}
+
+// Accept returns the next connection of a user who may connect.
+func (g *gate) Accept() (net.Conn, error) {
+	for {
+		conn, err := g.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		uid, err := peer(conn)
+		if err == nil && g.allowed(uid) {
+			return g.admit(conn), nil
+		}
+		g.turnAway(uid, err)
+		_ = conn.Close() // nothing was said
+	}
+}
+
+func (g *gate) turnAway(uid uint32, err error) {
+	g.mu.Lock()
+	known := g.strangers[uid] || len(g.strangers) >= maxStrangers
+	if !known {
+		g.strangers[uid] = true
+	}
+	g.mu.Unlock()
+	if !known {
+		g.log.Warn("turn away from helper", "uid", uid, "error", err)
+	}
+}
+
+// admit makes room for a connection. Where all others are at work it waits for one of them.
+func (g *gate) admit(conn net.Conn) net.Conn {
+	e := &entry{Conn: conn, gate: g}
+	for {
+		g.mu.Lock()
+		if len(g.open) < maxClients {
+			g.open = append(g.open, e)
+			g.mu.Unlock()
+			return e
+		}
+		var idle *entry
+		for _, other := range g.open {
+			if !other.working {
+				idle = other
+				break
+			}
+		}
+		g.mu.Unlock()
+		if idle != nil {
+			_ = idle.Close() // it gets no answer
+			continue
+		}
+		<-g.room
+	}
+}
+
+// entry is a connection that was let in.
+type entry struct {
+	net.Conn
+	gate    *gate
+	working bool // its request is there; guarded by gate.mu
+}
+
+// work marks a connection as one that waits for an answer.
+func (e *entry) work() {
+	e.gate.mu.Lock()
+	defer e.gate.mu.Unlock()
+	e.working = true
+}
+
+// Close closes the connection and gives its place to another one.
+func (e *entry) Close() error {
+	e.gate.mu.Lock()
+	for i, other := range e.gate.open {
+		if other == e {
+			e.gate.open = append(e.gate.open[:i:i], e.gate.open[i+1:]...)
+			break
+		}
+	}
+	e.gate.mu.Unlock()
+	select {
+	case e.gate.room <- struct{}{}:
+	default:
+	}
+	return e.Conn.Close()
+}
+
+// entryKey is the key of a request's connection in its context.
+type entryKey struct{}
+
+func withEntry(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, entryKey{}, c)
+}
+
+// working marks a request's connection as one that waits for its answer.
+func working(ctx context.Context) {
+	if e, ok := ctx.Value(entryKey{}).(*entry); ok {
+		e.work()
+	}
+}
+
+// peer returns the user at the other end of a Unix socket, as the kernel knows it. For one that listens it is who did.
+func peer(c net.Conn) (uid uint32, err error) {
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return 0, net.UnknownNetworkError(c.RemoteAddr().Network())
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	if e := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil {
+		return 0, e
+	}
+	if err != nil {
+		return 0, err
+	}
+	return cred.Uid, nil
+}
+
+// dialWithin bounds the connect to a socket of this machine.
+const dialWithin = 5 * time.Second
