@@ -2,9 +2,9 @@
 // to whom.
 //
 // A key acts for one tenant and may do what its list of actions says. The bearer text leaves in the answer that made the
-// key; its digest is all that is kept. A key can only make keys that may do no more than itself, and only the root
-// tenant's make keys for another tenant. Whether the caller may make keys at all is the caller's to have decided: httpapi
-// authenticates and authorizes.
+// key; its digest is all that is kept. A key can only make keys that may do no more than itself and end no later, and only
+// the root tenant's make keys for another tenant. Whether the caller may make keys at all is the caller's to have decided:
+// httpapi authenticates and authorizes.
 package apikeys
 
 import (
@@ -43,6 +43,8 @@ type Holder struct {
 	tenancy.Actor
 	// Actions are what the key may do.
 	Actions []string
+	// ExpiresAt is when the key ends; the zero time is never.
+	ExpiresAt time.Time
 }
 
 // CreateRequest is what apiKeys.create takes.
@@ -78,6 +80,15 @@ func (s *Service) check(by Holder, r CreateRequest) error {
 	return nil
 }
 
+// checkEnd refuses a key that would end later than the one that gives it: what was lent for a time would be kept.
+func (h Holder) checkEnd(k store.APIKey) error {
+	if h.ExpiresAt.IsZero() || !k.ExpiresAt.IsZero() && !k.ExpiresAt.After(h.ExpiresAt) {
+		return nil
+	}
+	return fault.New(fault.AccessDenied, "give ttlSeconds, of less than is left, or use a key that does not end",
+		"the API key ends at %s and may not give a key that ends later", h.ExpiresAt.UTC().Format(time.RFC3339))
+}
+
 // Create makes a key, on behalf of another. A repeat with the same idempotency key returns the record and no bearer text:
 // that is shown once.
 func (s *Service) Create(ctx context.Context, by Holder, r CreateRequest) (made store.APIKey, bearer string, err error) {
@@ -97,6 +108,9 @@ func (s *Service) Create(ctx context.Context, by Holder, r CreateRequest) (made 
 			}
 			if r.TTL != 0 {
 				k.ExpiresAt = tx.Now().Add(r.TTL)
+			}
+			if err := by.checkEnd(k); err != nil {
+				return k, "", err
 			}
 			if err := tx.InsertAPIKey(k); err != nil {
 				return k, "", err

@@ -19,7 +19,7 @@ type CreateAPIKey struct {
 	Name     string `json:"name"`
 	// Actions are what it may do, each an action or a prefix of some that ends in ":*"; no more than the caller's key may.
 	Actions []string `json:"actions"`
-	// TTLSeconds is how long it is good. Without it, until it is revoked.
+	// TTLSeconds is how long it is good, no longer than the caller's key is. Without it, until it is revoked.
 	TTLSeconds     *int64 `json:"ttlSeconds,omitempty"`
 	IdempotencyKey string `json:"idempotencyKey"`
 }
@@ -116,7 +116,9 @@ func (a *API) authorizeKeys(ctx context.Context, caller Caller, tenantID, action
 }
 
 // holder is the caller as package apikeys knows it.
-func (c Caller) holder() apikeys.Holder { return apikeys.Holder{Actor: c.actor(), Actions: c.Actions} }
+func (c Caller) holder() apikeys.Holder {
+	return apikeys.Holder{Actor: c.actor(), Actions: c.Actions, ExpiresAt: c.ExpiresAt}
+}
 
 func apiKeyOf(k store.APIKey, now time.Time) APIKey {
 	state := keyGood

@@ -103,6 +103,35 @@ func TestAPIKeys(t *testing.T) {
 	}
 }
 
+// What is lent for a time is not kept by making another key.
+func TestAPIKeysEndNoLaterThanTheOneThatGaveThem(t *testing.T) {
+	f := newFixture(t)
+	in := map[string]any{
+		"tenantId": f.tenant, "name": "lent", "actions": []any{"compute:*"}, "ttlSeconds": 3600, "idempotencyKey": "k",
+	}
+	lent := f.call("apiKeys.create", in).object(t)["key"].(string)
+	f.sleep(30 * time.Minute)
+	for name, ttl := range map[string]any{"for ever": nil, "longer": 1801, "a year": 365 * 24 * 3600} {
+		a := f.callAs(lent, "apiKeys.create", with(in, "ttlSeconds", ttl))
+		if f.refused(a, fault.AccessDenied, "2026-11-29T12:06:11Z"); strings.Contains(a.body, "bcak_") {
+			t.Errorf("%s: %s", name, a.body)
+		}
+	}
+	if n := len(f.events(f.tenant, events.TypeAPIKeyCreated)); n != 1 {
+		t.Errorf("%d keys were made", n)
+	}
+	given := with(in, "ttlSeconds", 1800)
+	first := f.callAs(lent, "apiKeys.create", given).object(t)
+	if first["expiresAt"] != "2026-11-29T12:06:11Z" {
+		t.Errorf("it ends at %v", first["expiresAt"])
+	}
+	// A repeat makes no key, so it asks for nothing that is not left.
+	f.sleep(10 * time.Minute)
+	if again := f.callAs(lent, "apiKeys.create", given).object(t); again["id"] != first["id"] {
+		t.Errorf("a repeat made %v", again["id"])
+	}
+}
+
 func TestAPIKeysAreChecked(t *testing.T) {
 	f := newFixture(t)
 	in := map[string]any{"tenantId": f.tenant, "name": "ci", "actions": []any{"compute:nodes:read"}, "idempotencyKey": "k"}

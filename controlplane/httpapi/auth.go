@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/better-compute/bcd/controlplane/apikeys"
 	"github.com/better-compute/bcd/controlplane/store"
@@ -19,6 +20,8 @@ type Caller struct {
 	TenantID string
 	// Actions is what the key may do; see [KeyActions].
 	Actions []string
+	// ExpiresAt is when the key ends; the zero time is never.
+	ExpiresAt time.Time
 }
 
 // errUnauthenticated is the one answer to every credential that is not good: which part of it is wrong is not said.
@@ -43,7 +46,7 @@ func (a *API) authenticate(r *http.Request) (Caller, error) {
 		if err == nil && !key.Good(tx.Now()) {
 			err = store.ErrNotFound
 		}
-		caller = Caller{KeyID: key.ID, TenantID: key.TenantID, Actions: key.Actions}
+		caller = Caller{KeyID: key.ID, TenantID: key.TenantID, Actions: key.Actions, ExpiresAt: key.ExpiresAt}
 		return err
 	})
 	switch {
