@@ -34,11 +34,14 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"controlplane": startControlPlane,
 	"config":       writeConfig,
 	"token":        makeToken,
+	"reclaim":      makeReclaimToken,
 	"discovery":    makeDiscoveryToken,
 	"sitetoken":    makeSiteToken,
 	"provisioned":  makeProvisionedToken,
 	"vouched":      vouched,
 	"approve":      approve,
+	"tpm":          setTPM,
+	"allow":        allowEK,
 	"usesleft":     usesLeft,
 	"joined":       joined,
 	"another":      anotherHost,
@@ -49,11 +52,14 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"asked":        asked,
 }
 
-// condition knows what a machine may lack: [mounts] is a machine on which the test may mount file systems.
+// condition knows what a machine may lack: [mounts] is a machine on which the test may mount file systems, [root] one on which
+// it runs as root.
 func condition(name string) (bool, error) {
 	switch name {
 	case "mounts":
 		return mounts(), nil
+	case "root":
+		return os.Geteuid() == 0, nil
 	default:
 		return false, fmt.Errorf("unknown condition %q", name)
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/better-compute/bcd/controlplane/joinservice"
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/controlplane/tokens"
+	"github.com/better-compute/bcd/tpmkey/tpmkeytest"
 )
 
 // world is what a script's machine meets.
@@ -36,6 +37,8 @@ type world struct {
 	cp    *controlplanetest.ControlPlane
 	clock *controlplanetest.Clock
 	asked atomic.Int64 // requests that the API got
+
+	tpm *tpmkeytest.TPM
 
 	dir, picture string // of the last snapshot
 }
@@ -48,8 +51,9 @@ func duration(ts *testscript.TestScript, s string) time.Duration {
 	return d
 }
 
-// startControlPlane starts the control plane: controlplane [born=-1h] [clock=10m] [ttl=5s] [discovery=always]. born is when
-// its PKI was made, clock how far its clock is ahead of the machine's, discovery the rule of the attestor.
+// startControlPlane starts the control plane: controlplane [born=-1h] [clock=10m] [ttl=5s] [discovery=always] [tpm=list]. born is when
+// its PKI was made, clock how far its clock is ahead of the machine's, discovery the rule of the attestor, and
+// tpm takes machines by their TPM: list by the allow-list, enroll by approval too.
 func startControlPlane(ts *testscript.TestScript, _ bool, args []string) {
 	w := worldOf(ts)
 	w.clock = &controlplanetest.Clock{}
@@ -65,6 +69,8 @@ func startControlPlane(ts *testscript.TestScript, _ bool, args []string) {
 			o.CertTTL = duration(ts, value)
 		case "discovery":
 			o.Attestors.Discovery = &controlplane.DiscoveryConfig{Approval: joinservice.ApprovalRule(value)}
+		case "tpm":
+			o.Attestors.TPM = &controlplane.TPMConfig{Enrollment: value == "enroll"}
 		default:
 			ts.Fatalf("controlplane: unknown option %q", arg)
 		}
@@ -98,6 +104,13 @@ func makeToken(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Check(err)
 	}
 	token := w.cp.NewToken(w.t, tokens.CreateRequest{MaxUses: &uses, IdempotencyKey: args[0]})
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(token+"\n"), 0o600))
+}
+
+// makeReclaimToken makes a token that lets a known machine join again, in a file of mode 0600: reclaim file.
+func makeReclaimToken(ts *testscript.TestScript, _ bool, args []string) {
+	w := worldOf(ts)
+	token := w.cp.NewToken(w.t, tokens.CreateRequest{AllowReclaim: true, IdempotencyKey: args[0]})
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(token+"\n"), 0o600))
 }
 
