@@ -59,7 +59,7 @@ type Client struct {
 
 // Dial connects and waits until the gateway is authenticated and speaks HTTP/2, so that what is wrong with the
 // connection is known before anything is sent. With a nil certificate the client presents none, which is what Join asks
-// for. The error is [fault.Unreachable], or [fault.Verification], or [CertificateRefused].
+// for. The error is [fault.Unreachable], or [fault.Verification], or, where a certificate was presented, [CertificateRefused].
 func Dial(ctx context.Context, g Gateway, certificate *tls.Certificate) (*Client, error) {
 	t := &transport{serverName: g.ServerName, servingCA: g.ServingCA, now: g.Now, client: certificate}
 	conn, err := grpc.NewClient("dns:///"+g.Address,

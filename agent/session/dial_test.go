@@ -185,11 +185,12 @@ func TestOtherServersBehindThePort(t *testing.T) {
 		code    fault.Code
 		say     string
 	}{
-		"HTTP/1 over TLS":    {http1(), fault.Verification, "does not speak HTTP/2"},
-		"TLS without h2":     {noALPN(), fault.Verification, "does not speak HTTP/2"},
-		"SSH":                {plain("SSH-2.0-OpenSSH_9.2\r\n"), fault.Verification, "does not speak TLS"},
-		"HTTP":               {plain("HTTP/1.1 400 Bad Request\r\n\r\n"), fault.Verification, "does not speak TLS"},
-		"a port that closes": {plain(""), fault.Unreachable, "handshake"},
+		"HTTP/1 over TLS":     {http1(), fault.Verification, "does not speak HTTP/2"},
+		"TLS without h2":      {noALPN(), fault.Verification, "does not speak HTTP/2"},
+		"SSH":                 {plain("SSH-2.0-OpenSSH_9.2\r\n"), fault.Verification, "does not speak TLS"},
+		"HTTP":                {plain("HTTP/1.1 400 Bad Request\r\n\r\n"), fault.Verification, "does not speak TLS"},
+		"a port that closes":  {plain(""), fault.Unreachable, "handshake"},
+		"an alert of anybody": {plain("\x15\x03\x03\x00\x02\x02\x31"), fault.Verification, "ended TLS with an alert: access denied"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := dial(t, gatewayAt(c.address, ca), nil)
@@ -242,6 +243,37 @@ func TestRefusedClientCertificateIsNamed(t *testing.T) {
 				t.Errorf("error %q with code %s, want %q", err, fault.CodeOf(err), c.say)
 			}
 		})
+	}
+}
+
+// An alert says that the node's certificate is refused only where the gateway is authenticated and was shown one: to a join, or
+// from anybody on the way, it is no refusal.
+func TestAlertThatIsNoRefusal(t *testing.T) {
+	ca, nodes := newAuthority(t, "serving"), newAuthority(t, "nodes")
+	l := listen(t)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "\x15\x03\x03\x00\x02\x02\x2c") // an alert in clear text, "revoked certificate"
+			c.Close()
+		}
+	}()
+	_, err := session.Open(t.Context(), gatewayAt(l.Addr().String(), ca), nodes.leaf(t, nil), &daemonv1.Hello{})
+	if fault.CodeOf(err) != fault.Verification || !strings.Contains(err.Error(), "revoked certificate") {
+		t.Errorf("from anybody: %v with code %s", err, fault.CodeOf(err))
+	}
+
+	config := serverConfig(ca.leaf(t, nil))
+	config.ClientAuth = tls.RequireAnyClientCert
+	c, err := dial(t, gatewayAt(serve(t, config, &answers{}), ca), nil)
+	if err == nil {
+		_, err = c.Join(t.Context(), &daemonv1.JoinRequest{})
+	}
+	if fault.CodeOf(err) != fault.Verification || !strings.Contains(err.Error(), "certificate required") {
+		t.Errorf("without a certificate: %v with code %s", err, fault.CodeOf(err))
 	}
 }
 

@@ -147,8 +147,10 @@ func handshakeError(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fault.New(fault.Unreachable, hintReach, "the gateway did not finish the TLS handshake in time")
 	default:
-		if alert := alertError(err); alert != nil {
-			return alert
+		// An alert within the handshake is from before the gateway is authenticated: anybody on the way can send it, and
+		// it says nothing of the node's certificate, which the gateway has not seen yet.
+		if alert, found := remoteAlert(err); found {
+			return endedByAlert(alert)
 		}
 		return fault.New(fault.Unreachable, hintReach, "the TLS handshake with the gateway failed: %w", err)
 	}
@@ -156,16 +158,27 @@ func handshakeError(err error) error {
 
 const hintReach = "check the network, the name and the port of gateway_url, and that the gateway runs"
 
-// alertError recognises the alerts by which a gateway refuses a client certificate. With TLS 1.3 a client sees them only
-// at its first read, long after the handshake looked complete.
-func alertError(err error) error {
-	text := err.Error()
-	_, alert, found := strings.Cut(text, "remote error: tls: ")
+// remoteAlert returns the name of the TLS alert that the peer sent.
+func remoteAlert(err error) (alert string, found bool) {
+	_, alert, found = strings.Cut(err.Error(), "remote error: tls: ")
+	return alert, found
+}
+
+func endedByAlert(alert string) error {
+	return fault.New(fault.Verification, "check that the port is a gateway's", "the peer ended TLS with an alert: %s", firstLine(alert))
+}
+
+// alertError recognises the alerts by which a gateway refuses the client certificate that it was shown. With TLS 1.3 a client
+// sees them only at its first read, long after the handshake looked complete.
+func (t *transport) alertError(err error) error {
+	alert, found := remoteAlert(err)
 	if !found {
 		return nil
 	}
 	hint := fault.HintJoinAgain
 	switch {
+	case t.client == nil:
+		return endedByAlert(alert)
 	case strings.HasPrefix(alert, "expired certificate"):
 		return fault.New(CertificateRefused, hint, "%w", ErrCertificateExpired)
 	case strings.HasPrefix(alert, "unknown certificate authority"):
@@ -174,7 +187,7 @@ func alertError(err error) error {
 		strings.HasPrefix(alert, "certificate required"), strings.HasPrefix(alert, "unsupported certificate"), strings.HasPrefix(alert, "access denied"):
 		return fault.New(CertificateRefused, hint, "the gateway refuses this node's certificate (TLS alert: %s)", firstLine(alert))
 	default:
-		return fault.New(fault.Verification, "check that the port is a gateway's", "the peer ended TLS with an alert: %s", firstLine(alert))
+		return endedByAlert(alert)
 	}
 }
 
@@ -237,6 +250,9 @@ func (c *watchedConn) await(ctx context.Context) error {
 		return fault.New(fault.Unreachable, hintReach, "the gateway did not answer in time")
 	}
 	if err != nil {
+		if alert := c.transport.alertError(err); alert != nil {
+			return alert
+		}
 		return handshakeError(err)
 	}
 	c.first = first[:n]
@@ -251,7 +267,7 @@ func (c *watchedConn) Read(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(b)
 	if err != nil {
-		if alert := alertError(err); alert != nil {
+		if alert := c.transport.alertError(err); alert != nil {
 			c.transport.remember(alert)
 		}
 	}
