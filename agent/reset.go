@@ -15,11 +15,16 @@ import (
 type ResetPlan struct {
 	// DataDir is the folder that they are in.
 	DataDir string
-	// Moves are the files that get other names there, Stays those that keep theirs.
-	Moves, Stays []string
+	// Moves are the files that get other names there, with [ResetTime] for the time in them.
+	Moves []identity.Move
+	// Stays are the names of the files that keep theirs.
+	Stays []string
 	// NodeID is the node that the machine is; empty where its identity does not load.
 	NodeID string
 }
+
+// ResetTime stands for the time in the names of a [ResetPlan].
+const ResetTime = "<UTC time>"
 
 // PlanReset says what [JoinOptions.Reset] would move. It changes nothing, and needs root as the reset does.
 func (a *Agent) PlanReset() (ResetPlan, error) {
@@ -32,9 +37,14 @@ func (a *Agent) PlanReset() (ResetPlan, error) {
 	}
 	defer dir.Close()
 	plan := ResetPlan{DataDir: dir.Path()}
-	if plan.Moves, plan.Stays, err = store.ResetPlan(); err != nil {
+	moves, stays, err := store.ResetPlan()
+	if err != nil {
 		return ResetPlan{}, err
 	}
+	for _, name := range moves {
+		plan.Moves = append(plan.Moves, identity.Move{From: name, To: identity.MovedName(name, ".reset-"+ResetTime)})
+	}
+	plan.Stays = stays
 	if id, _, err := store.Load(); err == nil {
 		plan.NodeID = id.NodeID
 	}
@@ -80,9 +90,6 @@ func (j *joiner) reset(ctx context.Context) (JoinResult, error) {
 			return JoinResult{}, err
 		}
 		j.known = id
-		if namesAK(id.Leaf()) {
-			j.store = identity.New(j.dir, j.keys.Require()) // the TPM that the certificate names vouches for its own keys alone
-		}
 		if namesAK(id.Leaf()) {
 			j.store = identity.New(j.dir, j.keys.Require()) // the key that the TPM vouches for is one of its own
 		}
@@ -178,7 +185,7 @@ func (j *joiner) hold(ctx context.Context) error {
 		return nil
 	}
 	unlock, err := j.dir.Lock()
-	if fault.Is(err, fault.Busy) {
+	if fault.Is(err, fault.Busy) && !j.options.unattended {
 		back, refused := j.askHandover(ctx)
 		if refused != nil {
 			if ctx.Err() != nil {

@@ -34,8 +34,8 @@ var suffixForm = regexp.MustCompile(`^\.reset-[0-9]{8}T[0-9]{6}Z(-[0-9]{1,3})?$`
 // Move is a file of the old identity that a reset moved aside, by its names in the data directory.
 type Move struct{ From, To string }
 
-// movedName is what a file is called after a reset. A database and its sidecars keep belonging together.
-func movedName(name, suffix string) string {
+// MovedName is what a file is called after a reset whose suffix is known. A database and its sidecars keep belonging together.
+func MovedName(name, suffix string) string {
 	if rest, found := strings.CutPrefix(name, JournalFile); found {
 		return JournalFile + suffix + rest
 	}
@@ -155,7 +155,7 @@ func (s *Store) freeSuffix(at time.Time) (string, error) {
 
 func (s *Store) taken(suffix string) (bool, error) {
 	for _, name := range resetFiles {
-		if there, err := s.dir.Exists(movedName(name, suffix)); there || err != nil {
+		if there, err := s.dir.Exists(MovedName(name, suffix)); there || err != nil {
 			return there, err
 		}
 	}
@@ -171,7 +171,7 @@ func (s *Store) finishReset(p *pending, room *statefile.Reserved) (moved []Move,
 		if committed {
 			break // what has these names now is the new identity's
 		}
-		move := Move{name, movedName(name, p.Suffix)}
+		move := Move{name, MovedName(name, p.Suffix)}
 		switch did, err := s.dir.MoveAside(move.From, move.To); {
 		case err != nil:
 			return moved, err

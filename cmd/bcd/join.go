@@ -145,8 +145,8 @@ func printPlan(w io.Writer, plan agent.ResetPlan, kept []string) {
 		return
 	}
 	fmt.Fprintf(w, "would join this machine again, %s, and then move:\n", node)
-	for _, name := range plan.Moves {
-		fmt.Fprintf(w, "  %s to %s.reset-<UTC time>\n", oneline.Text(filepath.Join(plan.DataDir, name)), name)
+	for _, m := range plan.Moves {
+		fmt.Fprintf(w, "  %s to %s\n", oneline.Text(filepath.Join(plan.DataDir, m.From)), m.To)
 	}
 	fmt.Fprintln(w, "would stay:")
 	for _, path := range kept {
