@@ -35,20 +35,27 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The records are in a published format: OpenSSL's TPM provider must read them.
-func TestOpenSSLReadsTheRecord(t *testing.T) {
+// bridge has programs of tpm2-tss reach the test's TPM. variable tells them which transport they use.
+func bridge(t *testing.T, tpm *tpmkeytest.TPM, variable string) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Setenv(bridgeVariable, strings.TrimPrefix(tpm.Device(), "unix:"))
+	t.Setenv(variable, "cmd:"+self)
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // else each bridge of a test with the race detector takes a second to end
+}
+
+// The records are in a published format: OpenSSL's TPM provider must read them.
+func TestOpenSSLReadsTheRecord(t *testing.T) {
 	for _, parent := range []string{"derived", "persistent"} {
 		t.Run(parent, func(t *testing.T) {
 			tpm := tpmkeytest.Any(t)
 			if parent == "persistent" {
 				tpm.Persist(t, tpm2.ECCSRKTemplate, srk)
 			}
-			t.Setenv(bridgeVariable, strings.TrimPrefix(tpm.Device(), "unix:"))
-			t.Setenv("TPM2OPENSSL_TCTI", "cmd:"+self)
+			bridge(t, tpm, "TPM2OPENSSL_TCTI")
 			if out, err := exec.Command("openssl", "list", "-provider", "tpm2", "-providers").CombinedOutput(); err != nil {
 				tpmkeytest.Unavailable(t, "openssl has no tpm2 provider (apt-get install tpm2-openssl): %v: %s", err, bytes.TrimSpace(out))
 			}

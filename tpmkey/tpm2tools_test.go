@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-tpm/tpm2"
@@ -33,15 +32,10 @@ type tools struct {
 
 func newTools(t *testing.T, tpm *tpmkeytest.TPM) *tools {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	if _, err := exec.LookPath("tpm2_certify"); err != nil {
 		tpmkeytest.Unavailable(t, "tpm2-tools is not installed (apt-get install tpm2-tools): %v", err)
 	}
-	t.Setenv(bridgeVariable, strings.TrimPrefix(tpm.Device(), "unix:"))
-	t.Setenv("TPM2TOOLS_TCTI", "cmd:"+self)
+	bridge(t, tpm, "TPM2TOOLS_TCTI")
 	return &tools{t, t.TempDir()}
 }
 
