@@ -73,6 +73,9 @@ func (n *node) keepConnected(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
+			if live == nil && n.lostForGood(err) {
+				return &parkedError{err: n.expired(err)}
+			}
 			if live == nil && fault.Is(err, fault.AccessDenied) {
 				return &parkedError{err: n.refused(err)}
 			}

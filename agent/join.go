@@ -39,6 +39,8 @@ type JoinOptions struct {
 	Patience time.Duration
 	// NoWait ends a join that a person must approve with a [fault.Pending] error.
 	NoWait bool
+	// unattended is a reset by the daemon itself, as whatever user it runs. It asks no daemon for a hand-over.
+	unattended bool
 	// sameRequest ends a join whose request was refused, and never begins another one.
 	sameRequest bool
 	// Reset joins a machine again that has an identity, in whatever state: the join runs beside it, and once its answer is
@@ -92,7 +94,7 @@ func (a *Agent) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 		return JoinResult{}, fault.New(fault.Usage, "", "cannot join: %w", err)
 	}
 	o.setDefaults()
-	if o.Reset {
+	if o.Reset && !o.unattended {
 		if err := a.needsRoot(); err != nil {
 			return JoinResult{}, err
 		}

@@ -59,7 +59,11 @@ func (a *Agent) runDaemon(ctx context.Context, b *board, notify Notifier) error 
 				return err // nothing ran yet: the operator who starts the daemon sees it end
 			}
 			asked, _ = b.untilAsked(ctx, func(ctx context.Context) error {
-				notify.whileFed(ctx, func() { a.park(ctx, b, notify, err) })
+				notify.whileFed(ctx, func() {
+					if err := a.autoRejoin(ctx, b, err); err != nil && ctx.Err() == nil {
+						a.park(ctx, b, notify, err)
+					}
+				})
 				return nil
 			})
 		}

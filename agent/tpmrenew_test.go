@@ -213,3 +213,91 @@ func TestKeyFileMovesIntoTheTPM(t *testing.T) {
 		t.Errorf("the certificate says %q", says)
 	}
 }
+
+// A node whose certificate expired joins again by its TPM where that is allowed, as the same node; elsewhere it parks.
+func TestAutoRejoin(t *testing.T) {
+	for name, c := range map[string]struct {
+		allowed, byTPM bool
+		away           time.Duration // after which it comes back
+		rejoins        bool
+	}{
+		"allowed, within 7 days": {true, true, 25 * time.Hour, true},
+		"allowed, after 7 days":  {true, true, 10 * 24 * time.Hour, true},
+		"not allowed":            {false, true, 10 * 24 * time.Hour, false},
+		"joined with a token":    {true, false, 10 * 24 * time.Hour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cp := startTPM(t, controlplane.TPMConfig{}, controlplanetest.Options{})
+			m, tpm := newTPMMachine(t, cp)
+			m.allow()
+			m.now = cp.Clock.Now
+			var joined agent.JoinResult
+			var err error
+			if c.byTPM {
+				joined, err = m.joinByTPM(nil)
+			} else {
+				joined, err = m.join(newToken(t, cp, 1))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			serial := serialOf(m.leaf())
+			if c.allowed {
+				m.tpm += "\nauto_rejoin = true"
+			}
+			cp.Clock.Advance(c.away)
+			m.url = cp.Gateway(t, nil)
+			m.run()
+			if !c.rejoins {
+				if s := m.waitFor(agent.Parked); !strings.Contains(s.Problem, "the certificate expired at ") {
+					t.Errorf("status %+v", s)
+				}
+				m.unlocked()
+				return
+			}
+			id := m.waitFor(agent.Connected).Identity
+			if id.NodeID != joined.NodeID || id.Generation != 2 || id.Key != "tpm" {
+				t.Errorf("connected as %+v, joined as %+v", id, joined)
+			}
+			m.namesItsAK()
+			if serialOf(m.leaf()) == serial || m.log.count(`msg="join again by TPM" node=`+joined.NodeID) != 1 {
+				t.Errorf("it did not join again:\n%s", m.log)
+			}
+			if files := strings.Join(m.files(), " "); !strings.Contains(files, "identity.json.reset-") || !strings.Contains(files, "node.key.reset-") {
+				t.Errorf("files %q", m.files())
+			}
+			empty(t, tpm)
+		})
+	}
+}
+
+// So does one whose TPM was cleared meanwhile, which no renewal and no proof of the old key would bring back; in another TPM's
+// machine it stays what it is.
+func TestAutoRejoinAfterTheTPMChanged(t *testing.T) {
+	for name, replaced := range map[string]bool{"cleared": false, "replaced": true} {
+		t.Run(name, func(t *testing.T) {
+			cp := startTPM(t, controlplane.TPMConfig{Enrollment: true}, controlplanetest.Options{})
+			m, tpm, node := joinedByTPM(t, cp)
+			if replaced {
+				m.use(tpmkeytest.Any(t))
+			} else {
+				tpm.Clear(t)
+			}
+			m.tpm += "\nauto_rejoin = true"
+			m.now = cp.Clock.Now
+			cp.Clock.Advance(25 * time.Hour)
+			m.url = cp.Gateway(t, nil)
+			m.run()
+			if replaced {
+				s := m.waitFor(agent.Parked)
+				if !strings.Contains(s.Problem, "the TPM's attestation key is ") || !strings.Contains(s.Hint, "--attestor tpm") {
+					t.Errorf("status %+v", s)
+				}
+				return
+			}
+			if id := m.waitFor(agent.Connected).Identity; id.NodeID != node || id.Generation != 2 {
+				t.Errorf("connected as %+v, it was %s", id, node)
+			}
+		})
+	}
+}
