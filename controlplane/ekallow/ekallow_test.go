@@ -53,7 +53,8 @@ func newFixture(t *testing.T) *fixture {
 		return errors.Join(
 			tx.InsertTenant(store.Tenant{ID: f.tenant, Name: "acme"}),
 			tx.InsertSite(store.Site{ID: site, TenantID: f.tenant, Name: "eu"}),
-			tx.InsertPool(store.Pool{ID: f.pool, TenantID: f.tenant, SiteID: site, Name: "metal", Agent: store.AgentBCD}))
+			tx.InsertPool(store.Pool{ID: f.pool, TenantID: f.tenant, SiteID: site, Name: "metal", Agent: store.AgentBCD}),
+		)
 	}); err != nil {
 		t.Fatal(err)
 	}
