@@ -202,7 +202,7 @@ ID is the token's id, jt_…, as "join-tokens list" shows it; never the token it
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			id := args[0]
-			if err := checkTokenID(id); err != nil {
+			if err := checkTokenID(c, id); err != nil {
 				return err
 			}
 			api, err := to.connectPool(c, env)
@@ -225,13 +225,13 @@ ID is the token's id, jt_…, as "join-tokens list" shows it; never the token it
 	return c
 }
 
-// checkTokenID refuses a pasted token, which has its secret after the dot, before anything is sent. It is not echoed either.
-func checkTokenID(id string) error {
+// checkTokenID is [checkID] for a token's id. A pasted token holds the id, so the hint says where.
+func checkTokenID(c *cobra.Command, id string) error {
 	if strings.Contains(id, ".") {
 		return fault.New(fault.Usage, "pass only the part from jt_ to the dot; if the rest was pasted somewhere public, revoke it now",
 			"cannot revoke: that is a join token, not a token's id")
 	}
-	return nil
+	return checkID(c, "join token", "jt_", id)
 }
 
 func revokeJoinToken(c *cobra.Command, api *client.Client, to target, id string) (httpapi.ListedJoinToken, error) {

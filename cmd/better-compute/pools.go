@@ -26,12 +26,14 @@ type poolFlags struct {
 	platformOperated bool
 }
 
-func (p *poolFlags) addTo(c *cobra.Command) {
+// addTo adds the flags with the values that a pool has where they are not given: an agent, and in words the attestors. A
+// change has none.
+func (p *poolFlags) addTo(c *cobra.Command, agent, attestors string) {
 	flags := c.Flags()
-	flags.StringVar(&p.agent, "agent", "bcd", `what its machines run: "bcd", or "none" for machines that are reached through a provider's API`)
+	flags.StringVar(&p.agent, "agent", agent, `what its machines run: "bcd", or "none" for machines that are reached through a provider's API`)
 	flags.BoolVar(&p.acceptance, "acceptance", false, "nodes pass acceptance checks before they are adopted")
 	flags.StringSliceVar(&p.attestors, "join-attestors", nil,
-		"admit machines only by these: "+strings.Join(httpapi.Attestors, ", ")+" (default every one that the server has configured)")
+		"admit machines only by these: "+strings.Join(httpapi.Attestors, ", ")+attestors)
 	flags.BoolVar(&p.platformOperated, "platform-operated", false, "the platform operates the pool's Kubernetes cluster; in effect in a pool of the root tenant only")
 	complete(c, "agent", "bcd", "none")
 	complete(c, "join-attestors", httpapi.Attestors...)
@@ -52,7 +54,7 @@ func createPoolCommand(env Env) *cobra.Command {
 	}
 	to.addSiteTo(c)
 	addName(c, &pool.name)
-	pool.addTo(c)
+	pool.addTo(c, "bcd", " (default every one that the server has configured)")
 	key.addTo(c, "pool")
 	format.addTo(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -102,7 +104,7 @@ func updatePoolCommand(env Env) *cobra.Command {
 	}
 	to.addTo(c)
 	c.Flags().StringVar(&pool.name, "name", "", "new name")
-	pool.addTo(c)
+	pool.addTo(c, "", "")
 	c.Flags().BoolVar(&pool.any, "any-attestor", false, "admit machines by every attestor that the server has configured")
 	c.MarkFlagsMutuallyExclusive("any-attestor", "join-attestors")
 	format.addTo(c.Flags())

@@ -47,7 +47,7 @@ func createSiteCommand(env Env) *cobra.Command {
 		}
 		var made httpapi.Site
 		if err := api.Call(c.Context(), "sites.create", create, &made); err != nil {
-			return fmt.Errorf("cannot create the site: %w", err)
+			return err
 		}
 		return printMade(env, format, "site", made.ID, made.Name, made)
 	}

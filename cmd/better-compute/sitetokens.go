@@ -118,7 +118,7 @@ func revokeSiteTokenCommand(env Env) *cobra.Command {
 ID is the token's id, jt_…, as "site-tokens list" shows it; never the token itself.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := checkTokenID(args[0]); err != nil {
+			if err := checkTokenID(c, args[0]); err != nil {
 				return err
 			}
 			api, err := to.connectSite(c, env)

@@ -46,7 +46,7 @@ Nobody can act for it before it has an API key: make one with "api-keys create -
 		}
 		var made httpapi.Tenant
 		if err := api.Call(c.Context(), "tenants.create", create, &made); err != nil {
-			return fmt.Errorf("cannot create the tenant: %w", err)
+			return err
 		}
 		return printMade(env, format, "tenant", made.ID, made.Name, made)
 	}

@@ -48,7 +48,7 @@ func (s *Service) CreateTenant(ctx context.Context, by Actor, name, idempotencyK
 	if err := CheckName(name); err != nil {
 		return store.Tenant{}, err
 	}
-	return once(ctx, s.Store, scope{by.KeyID, by.TenantID, methodCreateTenant, idempotencyKey}, name,
+	made, err := once(ctx, s.Store, scope{by.KeyID, by.TenantID, methodCreateTenant, idempotencyKey}, name,
 		(*store.Tx).Tenant, func(tx *store.Tx) (store.Tenant, string, error) {
 			t := store.Tenant{ID: tx.NewID(store.PrefixTenant), Name: name, CreatedAt: tx.Now()}
 			if err := tx.InsertTenant(t); err != nil {
@@ -57,6 +57,10 @@ func (s *Service) CreateTenant(ctx context.Context, by Actor, name, idempotencyK
 			return t, t.ID, tell(tx, by.TenantID, events.ActionTenantCreated, by.KeyID, t.ID,
 				events.TenantCreated{TenantID: t.ID, Name: t.Name, CreatedBy: by.KeyID})
 		})
+	if err != nil {
+		return store.Tenant{}, fmt.Errorf("cannot create the tenant: %w", err)
+	}
+	return made, nil
 }
 
 // scope is an idempotency key's.
