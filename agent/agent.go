@@ -126,7 +126,7 @@ func (a *Agent) StoppedStatus() (Status, error) {
 	defer dir.Close()
 	id, key, err := store.Load()
 	if isNoIdentity(err) {
-		if p, _, pendingErr := store.PendingJoin(); pendingErr == nil && p.RequestID != "" && !p.Answered {
+		if p, _, pendingErr := store.PendingJoin(); pendingErr == nil && p.Waits() {
 			return Status{Version: a.version, State: Joining, Join: joinStatus(p)}, nil
 		}
 	}

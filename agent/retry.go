@@ -96,10 +96,8 @@ func (j *joiner) after(ctx context.Context, err error) (wait time.Duration, end 
 	case fault.Is(err, fault.AccessDenied) && j.provesAgain():
 		j.sayRetry(ctx, slog.LevelInfo, err, 0)
 		return 0, nil
-	case fault.Is(err, fault.AccessDenied) && j.waitsFor != "":
-		return 0, notApproved(j.waitsFor, j.options.Attestor, err)
-	case fault.Is(err, fault.AccessDenied) && j.options.sameRequest && j.join.RequestID() != "":
-		return 0, notApproved(j.join.RequestID(), j.options.Attestor, err)
+	case fault.Is(err, fault.AccessDenied) && j.join.RequestID() != "" && (j.options.sameRequest || !j.join.Refused()):
+		return 0, j.notApproved(ctx, err)
 	case fault.Is(err, fault.AccessDenied) && j.options.sameRequest:
 		return 0, fmt.Errorf("cannot join: %w", err)
 	case fault.Is(err, fault.AccessDenied) && j.sent && !j.restarted:

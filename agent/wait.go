@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -81,15 +82,23 @@ func (j *joiner) wait(ctx context.Context, d *deferredError) (time.Duration, err
 	return wait, nil
 }
 
-// notApproved is a refusal of what the control plane deferred before. A refusal is not signed and may be the gateway's: key
-// and request stay, and the next run of the program asks once more before it begins anew. This one does not: it would file
-// another request right after an operator's no.
-func notApproved(requestID, attestor string, err error) error {
-	hint, why := "ask the control plane's operator why; to file a new request, run the command again", "rejected, or its token was revoked"
-	if attestor == AttestorTPM {
-		hint, why = "ask the control plane's operator why; to file a new request, run as root: bcd join --attestor tpm", "rejected"
+// notApproved is a refusal of what the control plane deferred before, in this process or in an earlier one. A refusal is not
+// signed and may be the gateway's: key and request stay, and the next run of the program asks once more before it begins
+// anew. This one does not: it would file another request right after an operator's no.
+func (j *joiner) notApproved(ctx context.Context, err error) error {
+	hint, why := "ask the control plane's operator why; to file a new request, run the command again with a token that is still good",
+		"it was rejected, nobody decided in time, or its token is good no more"
+	if j.options.Attestor == AttestorTPM {
+		hint, why = "ask the control plane's operator why; to file a new request, run as root: bcd join --attestor tpm", "it was rejected"
 	}
-	return fault.New(fault.AccessDenied, hint, "cannot join: the join request %s was not approved (%s): %w", requestID, why, err)
+	err = fault.New(fault.AccessDenied, hint, "cannot join: the join request %s was not approved (%s): %w", j.join.RequestID(), why, err)
+	if j.join.Refused() {
+		return err
+	}
+	if held := j.hold(ctx); held != nil {
+		return errors.Join(err, held)
+	}
+	return errors.Join(err, j.join.Refuse())
 }
 
 // sayResumed says what an earlier process left waiting, and with which token.
@@ -108,14 +117,14 @@ func (j *joiner) sayResumed(ctx context.Context) {
 
 // sayAbandoned says that this join is not the one that waits, and takes its place once the gateway is reached.
 func (j *joiner) sayAbandoned(ctx context.Context, p identity.PendingJoin) {
-	if p.RequestID != "" {
+	if p.Waits() {
 		j.log.WarnContext(ctx, "begin another join than the one that waits", "request", p.RequestID, "attestor", p.Attestor, "role", p.Role)
 	}
 }
 
 // whichToken adds to a token that is missing or malformed which one the join that waits was made with.
 func whichToken(p identity.PendingJoin, err error) error {
-	if p.RequestID == "" || !fault.Is(err, fault.Token) {
+	if !p.Waits() || !fault.Is(err, fault.Token) {
 		return err
 	}
 	token := "its token"
@@ -131,7 +140,7 @@ func whoWaits(store *identity.Store, err error) error {
 	if !fault.Is(err, fault.Busy) {
 		return err
 	}
-	if p, ok, pendingErr := store.PendingJoin(); pendingErr == nil && ok && p.RequestID != "" {
+	if p, ok, pendingErr := store.PendingJoin(); pendingErr == nil && ok && p.Waits() {
 		return fault.New(fault.Busy, "have the request approved (better-compute join-requests approve "+p.RequestID+"), or stop the process that waits",
 			"the join request %s waits for an operator's decision: %w", p.RequestID, err)
 	}
@@ -141,7 +150,7 @@ func whoWaits(store *identity.Store, err error) error {
 // stillWaits is the error of a machine that has not joined because an operator has not decided, in place of err, which says
 // only that it has not joined.
 func stillWaits(p identity.PendingJoin, err error) error {
-	if p.RequestID == "" || p.Answered {
+	if !p.Waits() {
 		return err
 	}
 	return fault.New(fault.NoIdentity, hintResume(p),

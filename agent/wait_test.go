@@ -373,7 +373,7 @@ func TestDeferredJoinIsRejected(t *testing.T) {
 	token := newToken(t, cp, 1)
 	d := newDesk(m, deferring(firstRequest, 30), deferring(firstRequest, 30), failing(errRefused))
 	_, _, _, err := m.waiting(token, nil)
-	want := "cannot join: the join request " + firstRequest + " was not approved (rejected, or its token was revoked): Join refused (ACCESS_DENIED)"
+	want := "cannot join: the join request " + firstRequest + " was not approved (it was rejected, nobody decided in time, or its token is good no more): Join refused (ACCESS_DENIED)"
 	if fault.CodeOf(err).Exit() != 77 || err.Error() != want || fault.HintOf(err) == "" {
 		t.Errorf("error %v, want %s; hint %q", err, want, fault.HintOf(err))
 	}
@@ -393,6 +393,46 @@ func TestDeferredJoinIsRejected(t *testing.T) {
 		t.Errorf("said %v, want %v", said, want)
 	}
 	if requests, csrs := d.keys(); requests != 6 || csrs != 2 || !bytes.Equal(d.csrs[0], d.csrs[3]) {
+		t.Errorf("%d requests with %d CSRs", requests, csrs)
+	}
+}
+
+// An operator's no is told also where nobody waited for it, as with --no-wait or after a restart: once, before another request
+// is filed. From then on nothing says that the join still waits.
+func TestDeferredJoinIsRejectedWhileNobodyWaits(t *testing.T) {
+	cp := controlplanetest.Start(t, controlplanetest.Options{})
+	m := newMachine(t, cp)
+	token := newToken(t, cp, 1)
+	d := newDesk(m, deferring(firstRequest, 30))
+	run := func(want fault.Code, request string) {
+		t.Helper()
+		_, _, _, err := m.waiting(token, noWait)
+		if !fault.Is(err, want) || !strings.Contains(err.Error(), "the join request "+request+" ") {
+			t.Fatalf("error %v, want %s of %s", err, want, request)
+		}
+		s, err := m.agent().StoppedStatus()
+		if waits := want == fault.Pending; waits != (s.State == agent.Joining) || !waits && !fault.Is(err, fault.NoIdentity) {
+			t.Errorf("status %+v, %v", s, err)
+		}
+		if err := m.agent().Run(t.Context(), agent.Notifier{}); !fault.Is(err, fault.NoIdentity) || strings.Contains(err.Error(), request) != (want == fault.Pending) {
+			t.Errorf("the daemon: %v", err)
+		}
+	}
+	run(fault.Pending, firstRequest)
+	d.then(failing(errRefused))
+	run(fault.AccessDenied, firstRequest)
+	// It was a lie.
+	d.then(deferring(firstRequest, 30))
+	run(fault.Pending, firstRequest)
+	if requests, csrs := d.keys(); requests != 3 || csrs != 1 {
+		t.Errorf("%d requests with %d CSRs", requests, csrs)
+	}
+	// It was none.
+	d.then(failing(errRefused))
+	run(fault.AccessDenied, firstRequest)
+	d.then(failing(errRefused), deferring(secondRequest, 30))
+	run(fault.Pending, secondRequest)
+	if requests, csrs := d.keys(); requests != 6 || csrs != 2 {
 		t.Errorf("%d requests with %d CSRs", requests, csrs)
 	}
 }

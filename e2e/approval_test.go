@@ -158,7 +158,7 @@ func TestJoinThatWaitsIsRejected(t *testing.T) {
 	r.later()
 	r.ends(p, 77)
 	if said := p.String(); !strings.Contains(said, "\nbcd: cannot join: the join request jreq_") ||
-		!strings.Contains(said, " was not approved (rejected, or its token was revoked): Join refused (ACCESS_DENIED)\nhint: ") {
+		!strings.Contains(said, " was not approved (it was rejected, nobody decided in time, or its token is good no more): Join refused (ACCESS_DENIED)\nhint: ") {
 		t.Errorf("it says:\n%s", said)
 	}
 	s := &approvals.Service{Store: cp.Store()}

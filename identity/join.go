@@ -81,6 +81,8 @@ type PendingJoin struct {
 	Answered bool
 	// Reset is a join that replaces an identity, which is in use meanwhile.
 	Reset bool
+
+	refused bool
 }
 
 // PendingJoin says what join waits to be resumed. ok is false where none was begun. It needs no lock and changes nothing.
@@ -91,9 +93,12 @@ func (s *Store) PendingJoin() (join PendingJoin, ok bool, err error) {
 	}
 	return PendingJoin{
 		JoinParams: JoinParams{Attestor: p.Attestor, Role: p.Role, TokenID: p.TokenID}, RequestID: p.RequestID,
-		Answered: p.Answer != nil || p.Suffix != "", Reset: p.Reset,
+		Answered: p.Answer != nil || p.Suffix != "", Reset: p.Reset, refused: p.Refused,
 	}, true, nil
 }
+
+// Waits reports whether the join waits for an operator, as far as this machine knows.
+func (p PendingJoin) Waits() bool { return p.RequestID != "" && !p.Answered && !p.refused }
 
 // CSR returns the certificate request, PKCS#10 DER.
 func (j *Join) CSR() []byte { return slices.Clone(j.p.CSR) }
@@ -162,8 +167,8 @@ func (j *Join) Undo() error {
 // Defer records the join request that the control plane answered with, and the token that it was asked with. The answer
 // is signed, so the request that a [Join.Restart] replaced is of no more use: the control plane has taken this one.
 func (j *Join) Defer(requestID string) error {
-	if p := j.p; p.RequestID != requestID || p.TokenID != j.token {
-		p.RequestID, p.TokenID = requestID, j.token
+	if p := j.p; p.RequestID != requestID || p.TokenID != j.token || p.Refused {
+		p.RequestID, p.TokenID, p.Refused = requestID, j.token, false
 		if err := j.s.writePending(&p); err != nil {
 			return err
 		}
@@ -172,6 +177,21 @@ func (j *Join) Defer(requestID string) error {
 	j.before = nil
 	return nil
 }
+
+// Refuse records that the join request was refused, so that the next process need not tell it again. The refusal is not
+// signed: key, CSR and id stay, and a [Join.Defer] takes it back.
+func (j *Join) Refuse() error {
+	p := j.p
+	p.Refused = true
+	if err := j.s.writePending(&p); err != nil {
+		return err
+	}
+	j.p = p
+	return nil
+}
+
+// Refused reports whether the join request was refused.
+func (j *Join) Refused() bool { return j.p.Refused }
 
 // Reserve takes room on the disk for everything that [Join.Accept] writes. It is called before the request is sent, so
 // that a full disk fails before a token is spent. A second call does nothing.

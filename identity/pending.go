@@ -31,6 +31,8 @@ type pending struct {
 	TokenID string `json:"tokenId,omitempty"`
 	// RequestID is the join request that an operator is to decide on, jreq_….
 	RequestID string `json:"requestId,omitempty"`
+	// Refused is that the control plane, or a gateway in its place, refused the request with that id.
+	Refused bool `json:"refused,omitempty"`
 	// Reset is a join that replaces an identity.
 	Reset bool `json:"reset,omitempty"`
 	// Suffix is what is added to the names of the old identity's files. From here on they move.

@@ -238,6 +238,42 @@ func TestADeferralEndsWhatWasRestarted(t *testing.T) {
 	}
 }
 
+// A refusal is remembered with its request, and is over with the next deferral: it is not signed.
+func TestARefusedJoinRequest(t *testing.T) {
+	s := openStore(t, stateDir(t))
+	j := must(s.BeginJoin(t.Context(), tokenJoin))
+	csr := j.CSR()
+	is := func(what string, j *identity.Join, refused bool) {
+		t.Helper()
+		p, ok, err := s.PendingJoin()
+		if err != nil || !ok || p.RequestID != "jreq_01" || p.Waits() == refused || j.Refused() != refused || !cmp.Equal(j.CSR(), csr) {
+			t.Errorf("%s: PendingJoin = %+v, %v, %v; refused %v", what, p, ok, err, j.Refused())
+		}
+	}
+	for range 2 {
+		if err := j.Defer("jreq_01"); err != nil {
+			t.Fatal(err)
+		}
+		is("deferred", j, false)
+		if err := j.Refuse(); err != nil {
+			t.Fatal(err)
+		}
+		is("refused", j, true)
+		j = must(s.BeginJoin(t.Context(), tokenJoin))
+		is("resumed", j, true)
+	}
+	if err := j.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p, _, err := s.PendingJoin(); err != nil || j.Refused() || p.RequestID != "" {
+		t.Errorf("restarted: PendingJoin = %+v, %v; refused %v", p, err, j.Refused())
+	}
+	if err := j.Undo(); err != nil {
+		t.Fatal(err)
+	}
+	is("undone", j, true)
+}
+
 // Ids in the file are for people to read. What cannot be one is not shown, and loses no join.
 func TestDamagedIdsOfAPendingJoin(t *testing.T) {
 	path := stateDir(t)
