@@ -114,8 +114,9 @@ func (d *decision) decideFor(tx *store.Tx, g *Grant) (*plan, error) {
 		now := p.node
 		p.node = *machine
 		p.node.IdentityGeneration++
-		if g.EKSHA256 != nil {
-			// The TPM names the machine, whatever was changed around it.
+		if g.EKSHA256 != nil || g.NodeID != "" {
+			// The TPM or the token names the machine, whatever was changed around it. It is known by what it shows now: by
+			// what it showed before, its next join would be another node's.
 			p.node.HardwareKey, p.node.HardwareKeyTrusted = now.HardwareKey, now.HardwareKeyTrusted
 		}
 	}

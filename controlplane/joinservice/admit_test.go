@@ -472,6 +472,31 @@ func TestProvisionedTokenNamesTheNode(t *testing.T) {
 	}
 }
 
+// The operating system may see other hardware than the ramdisk did, a GPU in the place of a MAC for instance. The node is
+// then known by what joined last, as its claims are that.
+func TestAMachineThatATokenNamesIsKnownByWhatItShows(t *testing.T) {
+	w, before := newWorld(t), newMachine(t)
+	a := w.mustJoin(before, w.token())
+	named := func(c *call) { c.body.NodeId = a.GetNodeId() }
+	provisioned := w.issue(tokens.IssueRequest{Role: store.TokenProvisioned, PoolID: w.pool, NodeID: a.GetNodeId()})
+	now := newMachine(t)
+	if b := w.mustJoin(now, provisioned, named); b.GetNodeId() != a.GetNodeId() {
+		t.Fatalf("admission %v", b)
+	}
+	// It joins again as the same node, and what it was known by before is free.
+	now.newKey(t)
+	if c := w.mustJoin(now, w.token(allowReclaim)); c.GetNodeId() != a.GetNodeId() {
+		t.Errorf("it joined again as %q, not as %q", c.GetNodeId(), a.GetNodeId())
+	}
+	if n := w.node(a.GetNodeId()); n.Claims.ProductUUID != now.claims.GetProductUuid() || !n.HardwareKeyTrusted {
+		t.Errorf("node %+v", n)
+	}
+	before.newKey(t)
+	if d := w.mustJoin(before, w.token()); d.GetNodeId() == a.GetNodeId() {
+		t.Error("a machine with the hardware of before became the node")
+	}
+}
+
 // Req: K8-003 K8-004 K8-006 K8-007 K8-008 K8-009 K8-010 K8-012 K8-013 K8-016
 func TestTrust(t *testing.T) {
 	operated := func(p *store.Pool) { p.Policy.Kubernetes.PlatformOperated = true }
