@@ -13,7 +13,14 @@ const RoleSite = identity.RoleSite
 // RunSite is a site agent's daemon: [Agent.Run] for an identity of role site, which takes vouches on the status socket and
 // sends them on its session; see [RequestVouch].
 func (a *Agent) RunSite(ctx context.Context, notify Notifier) error {
-	return a.runDaemon(ctx, newBoard(newVouches()), notify)
+	err := a.runDaemon(ctx, newBoard(newVouches()), notify)
+	if isNoIdentity(err) {
+		// A join that waits has a hint of its own.
+		if _, stopped := a.StoppedStatus(); isNoIdentity(stopped) {
+			return fault.New(fault.NoIdentity, `run "bcd join --role site" with a site token, or give this command one with --token-file`, "%w", err)
+		}
+	}
+	return err
 }
 
 // runs reports that an identity of the role is not for this daemon.
