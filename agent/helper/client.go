@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/better-compute/bcd/hwclaims"
 	"github.com/better-compute/bcd/internal/fault"
@@ -83,6 +85,38 @@ func (c *Client) call(ctx context.Context, path string, request, answer any) err
 	if err != nil {
 		return fmt.Errorf("cannot encode the call: %w", err)
 	}
+	if len(body) > maxMessage {
+		return fault.New(fault.TooLarge, "", "the call of the helper has %d bytes, more than %d", len(body), maxMessage)
+	}
+	pause := firstPause
+	for try := 1; ; try++ {
+		err := c.try(ctx, path, body, answer)
+		if try == maxTries || !errors.Is(err, errDropped) {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+		pause *= 2
+	}
+}
+
+// A call whose connection was closed without an answer, because the helper is being restarted or is crowded, is made again. No
+// call is harmed by being made twice.
+const (
+	maxTries   = 4
+	firstPause = 50 * time.Millisecond
+)
+
+// errDropped is a connection that the helper closed without an answer.
+var errDropped = errors.New("it closed the connection")
+
+// try makes a call once.
+func (c *Client) try(ctx context.Context, path string, body []byte, answer any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://bcd-helper"+path, bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -93,7 +127,11 @@ func (c *Client) call(ctx context.Context, path string, request, answer any) err
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return c.unreachable(errors.Unwrap(err)) // without the method and a URL that nobody knows
+		err = errors.Unwrap(err) // without the method and a URL that nobody knows
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+			err = errDropped
+		}
+		return c.unreachable(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
@@ -118,7 +156,7 @@ func (c *Client) unreachable(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, errImpostor):
 		hint = "run bcd as the user that [helper] names; the helper's socket belongs to root and that user's group"
-	case errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, errDropped):
 		hint = "look at the helper's log: journalctl -u bcd-helper"
 	}
 	if errors.As(err, &errno) {

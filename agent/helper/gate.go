@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,8 +17,11 @@ const maxClients = 16
 // maxStrangers bounds how many users are remembered as turned away, so that each is logged once.
 const maxStrangers = 64
 
+// sendWithin is how long a connection has its place for sure before its request is there. A node sends at once.
+const sendWithin = 100 * time.Millisecond
+
 // gate is a listener that lets only some users in, and only so many connections at once. Where there are too many, the oldest
-// one whose request is not there yet is closed.
+// one is closed whose request has been awaited for long enough.
 type gate struct {
 	net.Listener
 	allowed func(uid uint32) bool
@@ -25,7 +29,7 @@ type gate struct {
 
 	mu        sync.Mutex
 	open      []*entry      // oldest first
-	room      chan struct{} // has a value after a connection was closed
+	room      chan struct{} // has a value when there may be room
 	strangers map[uint32]bool
 }
 
@@ -61,7 +65,7 @@ func (g *gate) turnAway(uid uint32, err error) {
 	}
 }
 
-// admit makes room for a connection. Where all others are at work it waits for one of them.
+// admit makes room for a connection. Where all others are at work, or just came, it waits for one of them.
 func (g *gate) admit(conn net.Conn) net.Conn {
 	e := &entry{Conn: conn, gate: g}
 	for {
@@ -69,14 +73,13 @@ func (g *gate) admit(conn net.Conn) net.Conn {
 		if len(g.open) < maxClients {
 			g.open = append(g.open, e)
 			g.mu.Unlock()
+			time.AfterFunc(sendWithin, e.isLate)
 			return e
 		}
+		oldest := slices.IndexFunc(g.open, func(other *entry) bool { return other.waited && !other.working })
 		var idle *entry
-		for _, other := range g.open {
-			if !other.working {
-				idle = other
-				break
-			}
+		if oldest >= 0 {
+			idle = g.open[oldest]
 		}
 		g.mu.Unlock()
 		if idle != nil {
@@ -90,8 +93,25 @@ func (g *gate) admit(conn net.Conn) net.Conn {
 // entry is a connection that was let in.
 type entry struct {
 	net.Conn
-	gate    *gate
-	working bool // its request is there; guarded by gate.mu
+	gate *gate
+
+	// Guarded by gate.mu.
+	waited  bool // its request has been awaited for sendWithin
+	working bool // its request is there
+}
+
+func (e *entry) isLate() {
+	e.gate.mu.Lock()
+	e.waited = true
+	e.gate.mu.Unlock()
+	e.gate.mayHaveRoom()
+}
+
+func (g *gate) mayHaveRoom() {
+	select {
+	case g.room <- struct{}{}:
+	default:
+	}
 }
 
 // work marks a connection as one that waits for an answer.
@@ -104,17 +124,9 @@ func (e *entry) work() {
 // Close closes the connection and gives its place to another one.
 func (e *entry) Close() error {
 	e.gate.mu.Lock()
-	for i, other := range e.gate.open {
-		if other == e {
-			e.gate.open = append(e.gate.open[:i:i], e.gate.open[i+1:]...)
-			break
-		}
-	}
+	e.gate.open = slices.DeleteFunc(e.gate.open, func(other *entry) bool { return other == e })
 	e.gate.mu.Unlock()
-	select {
-	case e.gate.room <- struct{}{}:
-	default:
-	}
+	e.gate.mayHaveRoom()
 	return e.Conn.Close()
 }
 
