@@ -15,6 +15,7 @@
 //
 //   - terminal=NAME: the block is for a terminal of its own; without it, for the page's first one. Nothing is shared
 //     between terminals but the folder.
+//   - user=root: the block is for root, and is left out where the test's user is another.
 //   - until=TEXT or file=PATH: the last command stays in the foreground. The page goes on when it has printed the text,
 //     or made the file.
 //
@@ -105,7 +106,7 @@ func parsePage(t *testing.T, name, text string) page {
 				switch {
 				case j == 0:
 					open.kind = w
-				case !found || !slices.Contains([]string{"terminal", "until", "file"}, key):
+				case !found || !slices.Contains([]string{"terminal", "until", "file", "user"}, key):
 					t.Errorf("%s:%d: unknown attribute %q", name, i+1, w)
 				default:
 					open.attrs[key] = value
@@ -134,7 +135,9 @@ func parsePage(t *testing.T, name, text string) page {
 	return p
 }
 
-func (p part) runs() bool { return p.kind == "sh" || p.kind == "console" }
+func (p part) runs() bool {
+	return (p.kind == "sh" || p.kind == "console") && (p.attrs["user"] != "root" || os.Geteuid() == 0)
+}
 
 // command is one command of a block, and what the page says that it prints.
 type command struct {
