@@ -13,9 +13,9 @@ BUILD    = CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 REQUIRE ?= $(if $(filter true,$(CI)),1,)
 TESTENV  = BCD_REQUIRE_TPM=$(REQUIRE) BCD_REQUIRE_JWCRYPTO=$(REQUIRE) BCD_REQUIRE_OPENSSL=$(REQUIRE)
 
-.PHONY: help build demo test check lint generate vuln bench fuzz requirements clean
+.PHONY: help build demo demo-tpm test check lint generate vuln bench fuzz requirements clean
 help: ## print the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## bin/bcd, bin/bcd-static (containers, musl) and bin/better-compute
 	$(BUILD) -tags $(TAGS) -o bin/bcd ./cmd/bcd
@@ -24,6 +24,9 @@ build: ## bin/bcd, bin/bcd-static (containers, musl) and bin/better-compute
 
 demo: build ## a machine joins, connects and renews twice, on this machine, in a minute
 	@$(GO) run ./e2e/demo
+
+demo-tpm: build ## the same without a token: the machine is let in by its TPM (needs swtpm)
+	@$(GO) run ./e2e/demo -attestor tpm
 
 test: ## every test, with the race detector; installs what the tests need where it can
 	@tools/deps test

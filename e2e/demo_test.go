@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/better-compute/bcd/tpmkey/tpmkeytest"
 )
 
 // demo is the demo, ready to run from the repository's root, and the folder that it works in.
@@ -66,6 +68,30 @@ func TestDemo(t *testing.T) {
 	}
 	if strings.Contains(out, "\x1b") {
 		t.Error("it paints where nobody sees it")
+	}
+	leavesNothing(t, temp, out)
+}
+
+// The demo without a token: the machine is let in by its TPM.
+// Req: AT-001
+func TestDemoByTPM(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("swtpm"); err != nil {
+		tpmkeytest.Unavailable(t, "swtpm is not installed (apt-get install swtpm): %v", err)
+	}
+	cmd, temp := demo(t, demoBin(t), "-attestor", "tpm")
+	b, err := cmd.CombinedOutput()
+	out := string(b)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"(key: tpm)", "ek-allow add identity.json", "Join refused (ACCESS_DENIED)", "reason=tpm:ek", "token        none"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it does not show %q:\n%s", want, out)
+		}
+	}
+	if got := strings.Count(out, " renewed       certificate "); got != 2 || strings.Contains(out, "bcjt_") || strings.Contains(out, "join-tokens") {
+		t.Errorf("%d renewals, or a token:\n%s", got, out)
 	}
 	leavesNothing(t, temp, out)
 }

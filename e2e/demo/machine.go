@@ -73,20 +73,13 @@ func (w *workshop) findTPM(ctx context.Context) (keys, error) {
 		w.say("swtpm, a software TPM, is not installed: the node's key lives in a file (mode 0600).")
 		return keys{config: "[tpm]\nmode = \"off\"\n", kind: "file", pem: "PRIVATE KEY", what: "in a file: swtpm is not installed"}, nil
 	}
-	if err := os.Mkdir(w.path("tpm"), 0o700); err != nil {
-		return keys{}, err
-	}
-	p, err := w.start("swtpm", "socket", "--tpm2", "--tpmstate", "dir=tpm", "--server", "type=unixio,path=tpm/socket",
-		"--flags", "not-need-init,startup-clear")
+	device, err := w.startTPM(ctx, nodeTPM)
 	if err != nil {
-		return keys{}, err
-	}
-	if err := p.listens(ctx, w.path("tpm/socket")); err != nil {
 		return keys{}, err
 	}
 	w.checked("swtpm, a software TPM, stands for the chip: the node's key is made in it and never leaves it")
 	return keys{
-		config: fmt.Sprintf("[tpm]\nmode = \"required\"\ndevice = %q\n", "unix:"+w.path("tpm/socket")),
+		config: fmt.Sprintf("[tpm]\nmode = \"required\"\ndevice = %q\n", device),
 		kind:   "tpm", pem: "TSS2 PRIVATE KEY", what: "in the TPM (swtpm); node.key holds only its record",
 	}, nil
 }

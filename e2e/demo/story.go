@@ -18,8 +18,9 @@ import (
 // story is what the demo shows, step by step. Later steps need what earlier ones found.
 type story struct {
 	*workshop
-	life  time.Duration
-	begun time.Time
+	life     time.Duration
+	attestor string
+	begun    time.Time
 
 	server   *process
 	hardware hardware
@@ -52,8 +53,12 @@ func (s *story) tell(ctx context.Context) error {
 	s.command("export PATH=" + s.programs + ":$PATH")
 	s.command(`export BETTER_COMPUTE_SECRET=$(openssl rand -hex 16) BETTER_COMPUTE_CONTEXT=cp/admin.toml`)
 	s.command("cd " + s.dir + "   # removed when the demo ends")
+	join, refusal := s.join, s.refusal
+	if s.attestor == byTPM {
+		join, refusal = s.joinByTPM, s.strangerByTPM
+	}
 	for _, step := range []func(context.Context) error{
-		s.controlPlane, s.machine, s.join, s.connectAndRenew, s.refusal, s.goodbye,
+		s.controlPlane, s.machine, join, s.connectAndRenew, refusal, s.goodbye,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -69,9 +74,17 @@ func (s *story) controlPlane(ctx context.Context) error {
 	if _, err := s.run(ctx, 0, "better-compute", "pki", "init", "--trust-domain", "demo.example", "--dir", "cp"); err != nil {
 		return err
 	}
+	if s.attestor == byTPM {
+		if err := s.tellServer(); err != nil {
+			return err
+		}
+	}
+	serve := []string{"serve", "--dir", "cp", "--log-level", "warn"}
+	if s.attestor == byToken {
+		serve = append(serve, "--listen", "127.0.0.1:0", "--gateway-listen", "127.0.0.1:0", "--cert-ttl", s.life.String())
+	}
 	begun := time.Now()
-	p, err := s.start("better-compute", "serve", "--dir", "cp", "--listen", "127.0.0.1:0", "--gateway-listen", "127.0.0.1:0",
-		"--cert-ttl", s.life.String(), "--log-level", "warn")
+	p, err := s.start("better-compute", serve...)
 	if err != nil {
 		return err
 	}
@@ -347,13 +360,21 @@ func (s *story) otherSide(ctx context.Context) error {
 		"connected " + s.sessions[1], "disconnected " + s.sessions[0] + " superseded",
 		"connected " + s.sessions[2], "disconnected " + s.sessions[1] + " superseded",
 		"disconnected " + s.sessions[2] + " closed",
-		"refused join-token:exhausted",
+		"refused " + s.reason(),
 	}
 	if !slices.Equal(told, want) {
 		return r.fail("the control plane tells %q, want %q", told, want)
 	}
-	s.checked("the operator's event says why: join-token:exhausted")
+	s.checked("the operator's event says why: %s", s.reason())
 	return nil
+}
+
+// reason is why the other machine is refused.
+func (s *story) reason() string {
+	if s.attestor == byTPM {
+		return "tpm:ek"
+	}
+	return "join-token:exhausted"
 }
 
 // goodbye ends the control plane.
@@ -374,7 +395,11 @@ func (s *story) summary() {
 	s.row("machine", "%s", s.hardware.what)
 	s.row("node", "%s", s.nodeID)
 	s.row("key", "%s", s.keys.what)
-	s.row("token", "%s: one use, spent once", s.tokenID)
+	if s.attestor == byTPM {
+		s.row("token", "none")
+	} else {
+		s.row("token", "%s: one use, spent once", s.tokenID)
+	}
 	for i, l := range s.leaves {
 		name, how := "", "renewed, with a new key"
 		if i == 0 {
@@ -383,7 +408,7 @@ func (s *story) summary() {
 		s.row(name, "%s  until %s  %s", short(l.serial), clock(l.until), how)
 	}
 	s.row("sessions", "%d in a row, never a moment without one", len(s.sessions))
-	s.row("refused", "1: \"Join refused\" for the machine, \"join-token:exhausted\" for the operator")
+	s.row("refused", "1: \"Join refused\" for the machine, %q for the operator", s.reason())
 	s.row("stand-ins", "%s", s.standIns())
 	s.row("time", "%s", seconds(time.Since(s.begun)))
 	s.line("")
