@@ -35,6 +35,7 @@ var measurements = []measurement{
 	{"rate", measureRates},
 	{"refusals", measureRefusals},
 	{"scale", measureScale},
+	{"tpm", measureTPM},
 	{"idle", measureIdle},
 }
 
@@ -47,7 +48,7 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	programs := flag.String("bin", "bin", "folder of the programs that make build made")
-	only := flag.String("only", "", "what to measure, separated by commas: size, cold-join, rate, refusals, scale, idle (default all)")
+	only := flag.String("only", "", "what to measure, separated by commas: size, cold-join, rate, refusals, scale, tpm, idle (default all)")
 	window := flag.Duration("idle-window", time.Minute, "how long idle daemons are watched")
 	flag.Parse()
 
