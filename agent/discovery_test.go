@@ -272,6 +272,7 @@ func TestJoinOptions(t *testing.T) {
 
 // The daemon runs a ramdisk as any node: session, and renewals that keep role and lifetime.
 func TestRamdiskRenews(t *testing.T) {
+	t.Parallel() // it waits for certificates to age
 	cp := startDiscovery(t, joinservice.ApproveNever, controlplanetest.Options{CertTTL: 5 * time.Second})
 	m := newMachine(t, cp)
 	if _, _, err := m.discover(discoveryToken(t, cp), func(int) { t.Error("it waits") }); err != nil {

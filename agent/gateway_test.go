@@ -19,6 +19,7 @@ import (
 // A gateway whose clock is wrong, or that lies, neither breaks renewals nor makes the node renew for ever: the time of a
 // signed answer counts.
 func TestGatewayWithAWrongClock(t *testing.T) {
+	t.Parallel() // it waits for certificates to age
 	cp := controlplanetest.Start(t, controlplanetest.Options{CertTTL: 5 * time.Second, AnswerAtOnce: true})
 	relay := cp.Relay(t)
 	m, _ := joinedMachine(t, cp)

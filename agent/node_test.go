@@ -67,6 +67,7 @@ func TestRunOpensASession(t *testing.T) {
 // old one ends.
 // Req: RN-001 RN-002 RN-004 RN-022 NC-018
 func TestRenewal(t *testing.T) {
+	t.Parallel() // it waits for certificates to age
 	cp := controlplanetest.Start(t, controlplanetest.Options{CertTTL: 5 * time.Second})
 	m, node := joinedMachine(t, cp)
 	m.run()
@@ -87,6 +88,7 @@ func TestRenewal(t *testing.T) {
 
 // A renewal whose answer is lost gets the same certificate at the next try.
 func TestLostRenewalAnswer(t *testing.T) {
+	t.Parallel() // it waits for certificates to age
 	cp := controlplanetest.Start(t, controlplanetest.Options{CertTTL: 6 * time.Second})
 	m, _ := joinedMachine(t, cp)
 	cp.DropAnswer(controlplanetest.Renew, 1)
@@ -100,6 +102,7 @@ func TestLostRenewalAnswer(t *testing.T) {
 // A gateway that forges the answer to a renewal has no kill switch: the daemon stays, keeps its identity, tries again.
 // Req: RN-043
 func TestForgedRenewalIsAFailedRenewal(t *testing.T) {
+	t.Parallel() // it waits for certificates to age
 	cp := controlplanetest.Start(t, controlplanetest.Options{CertTTL: 6 * time.Second})
 	relay := cp.Relay(t)
 	m := newMachine(t, cp)
@@ -130,6 +133,7 @@ func TestForgedRenewalIsAFailedRenewal(t *testing.T) {
 
 // Req: RN-003 RN-005 RN-006 RN-007 RN-009
 func TestRenewRequestOnTheWire(t *testing.T) {
+	t.Parallel() // it waits for certificates to age
 	cp := controlplanetest.Start(t, controlplanetest.Options{CertTTL: 4 * time.Second})
 	relay := cp.Relay(t)
 	m := newMachine(t, cp)

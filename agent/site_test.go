@@ -130,6 +130,7 @@ func TestManyVouchesAtOnce(t *testing.T) {
 
 // After a renewal the next key signs, on the session that presents its certificate.
 func TestVouchesAcrossRenewals(t *testing.T) {
+	t.Parallel() // it waits for certificates to age
 	cp := controlplanetest.Start(t, controlplanetest.Options{CertTTL: 4 * time.Second})
 	m, node := siteAgent(t, cp, cp.GatewayURL)
 	for epoch := uint64(1); m.log.count("msg=renewed") < 2; epoch++ {
