@@ -41,9 +41,9 @@ const (
 // Status is what a running daemon tells of itself.
 type Status struct {
 	Version string    `json:"version"`
-	PID     int       `json:"pid"`
+	PID     int       `json:"pid,omitempty"` // absent where no daemon runs, and so is Since
 	State   State     `json:"state"`
-	Since   time.Time `json:"since"`
+	Since   time.Time `json:"since,omitzero"`
 	// Join is the join that waits, where the state is [Joining].
 	Join *JoinStatus `json:"join,omitempty"`
 	// Problem says what is wrong, Hint what to do, and ProblemCode the kind of failure; empty when nothing is wrong.

@@ -46,7 +46,7 @@ func (q *vouches) add(mac string, epoch uint64) (*vouch, error) {
 	switch {
 	case i < 0:
 		if len(q.waiting) == maxVouches {
-			q.waiting[0].settle(fault.New(fault.Unreachable, "vouch for it again once the site agent is connected",
+			q.waiting[0].settle(fault.New(fault.Unreachable, `vouch for it again when fewer wait; see "bcd status"`,
 				"more than %d vouches wait for the control plane", maxVouches))
 			q.waiting = slices.Delete(q.waiting, 0, 1)
 		}
