@@ -5,12 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/better-compute/bcd/controlplane/events"
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 // ApproveRequest is what joinRequests.approve takes.
@@ -127,10 +126,8 @@ func checkReason(reason string) error {
 	if len(reason) > MaxReason {
 		return invalid("reason has %d bytes, at most %d are allowed", len(reason), MaxReason)
 	}
-	for _, c := range reason {
-		if c == utf8.RuneError || !unicode.IsPrint(c) {
-			return invalid("reason holds a character that cannot be printed")
-		}
+	if !oneline.Printable(reason) {
+		return invalid("reason holds a character that cannot be printed")
 	}
 	return nil
 }

@@ -62,8 +62,8 @@ func nodeStates(in ListNodes) ([]store.NodeState, error) {
 
 // poolOfTenant checks that the tenant has the pool.
 func poolOfTenant(tx *store.Tx, tenantID, poolID string) error {
-	pool, err := tx.Pool(poolID)
-	if errors.Is(err, store.ErrNotFound) || err == nil && pool.TenantID != tenantID {
+	_, err := tx.PoolOfTenant(tenantID, poolID)
+	if errors.Is(err, store.ErrNotFound) {
 		return notFound("pool", poolID)
 	}
 	return err

@@ -13,11 +13,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 // MaxKey is the length of a key, in bytes.
@@ -29,10 +28,8 @@ func CheckKey(key string) error {
 		return fault.New(fault.InvalidArgument, "", "idempotencyKey must have 1 to %d bytes", MaxKey)
 	}
 	// A decoder makes one replacement character of every text that is none, and two keys must not become one.
-	for _, c := range key {
-		if c == utf8.RuneError || !unicode.IsPrint(c) {
-			return fault.New(fault.InvalidArgument, "", "idempotencyKey holds a character that cannot be printed")
-		}
+	if !oneline.Printable(key) {
+		return fault.New(fault.InvalidArgument, "", "idempotencyKey holds a character that cannot be printed")
 	}
 	return nil
 }

@@ -92,6 +92,15 @@ func (tx *Tx) Pool(id string) (Pool, error) {
 	return one(tx, scanPool, `SELECT `+poolColumns+` FROM pools WHERE id = ?`, id)
 }
 
+// PoolOfTenant is [Tx.Pool] for a caller that acts for a tenant: to it the pools of others do not exist.
+func (tx *Tx) PoolOfTenant(tenantID, id string) (Pool, error) {
+	p, err := tx.Pool(id)
+	if err == nil && p.TenantID != tenantID {
+		return Pool{}, ErrNotFound
+	}
+	return p, err
+}
+
 // Pools lists a tenant's pools, oldest first, from the one after the id on, at most limit. Without archived ones only
 // those in use.
 func (tx *Tx) Pools(tenantID string, archived bool, after string, limit int) ([]Pool, error) {

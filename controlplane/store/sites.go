@@ -41,6 +41,15 @@ func (tx *Tx) Site(id string) (Site, error) {
 	return one(tx, scanSite, `SELECT `+siteColumns+` FROM sites WHERE id = ?`, id)
 }
 
+// SiteOfTenant is [Tx.Site] for a caller that acts for a tenant: to it the sites of others do not exist.
+func (tx *Tx) SiteOfTenant(tenantID, id string) (Site, error) {
+	site, err := tx.Site(id)
+	if err == nil && site.TenantID != tenantID {
+		return Site{}, ErrNotFound
+	}
+	return site, err
+}
+
 // SiteIsShared reports whether a pool in use at the site is of another tenant than the site.
 func (tx *Tx) SiteIsShared(s Site) (bool, error) {
 	_, err := one(tx, scalar[string], `SELECT id FROM pools WHERE site_id = ? AND tenant_id <> ? AND archived_at IS NULL LIMIT 1`,

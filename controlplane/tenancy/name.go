@@ -2,8 +2,8 @@ package tenancy
 
 import (
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 // MaxName is the length of a name, in bytes.
@@ -19,11 +19,8 @@ func CheckName(name string) error {
 		return invalid("", "name is longer than %d bytes", MaxName)
 	case strings.TrimSpace(name) != name:
 		return invalid("", "name starts or ends with a space")
-	}
-	for _, c := range name {
-		if c == utf8.RuneError || !unicode.IsPrint(c) {
-			return invalid("", "name holds a character that cannot be printed")
-		}
+	case !oneline.Printable(name):
+		return invalid("", "name holds a character that cannot be printed")
 	}
 	return nil
 }

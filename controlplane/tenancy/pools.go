@@ -137,8 +137,8 @@ func (s *Service) change(
 ) (Pool, error) {
 	var after Pool
 	err := s.Store.Write(ctx, func(tx *store.Tx) error {
-		p, err := tx.Pool(poolID)
-		if errors.Is(err, store.ErrNotFound) || err == nil && p.TenantID != tenantID {
+		p, err := tx.PoolOfTenant(tenantID, poolID)
+		if errors.Is(err, store.ErrNotFound) {
 			return notFound("pool", poolID)
 		}
 		if err != nil {

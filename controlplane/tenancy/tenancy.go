@@ -95,8 +95,8 @@ func tell(tx *store.Tx, tenantID string, action events.Action, actor, subject st
 
 // siteOf returns the site if the tenant owns it. To any other tenant it does not exist.
 func siteOf(tx *store.Tx, tenantID, siteID string) (store.Site, error) {
-	site, err := tx.Site(siteID)
-	if errors.Is(err, store.ErrNotFound) || err == nil && site.TenantID != tenantID {
+	site, err := tx.SiteOfTenant(tenantID, siteID)
+	if errors.Is(err, store.ErrNotFound) {
 		return store.Site{}, notFound("site", siteID)
 	}
 	return site, err

@@ -4,15 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/better-compute/bcd/controlplane/store"
 	"github.com/better-compute/bcd/hwclaims"
 	"github.com/better-compute/bcd/internal/bearer"
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/oneline"
 )
 
 // IssueRequest asks for a token of a role that joinTokens.create does not make.
@@ -74,9 +72,7 @@ func (r IssueRequest) check() error {
 	if r.WorkflowID != "" && r.Role != store.TokenDiscovery {
 		return invalid("only a discovery token names a workflow")
 	}
-	if len(r.WorkflowID) > MaxWorkflowID || strings.ContainsFunc(r.WorkflowID, func(c rune) bool {
-		return c == utf8.RuneError || !unicode.IsPrint(c)
-	}) {
+	if len(r.WorkflowID) > MaxWorkflowID || !oneline.Printable(r.WorkflowID) {
 		return invalid("a workflow's id is printable and has at most %d bytes", MaxWorkflowID)
 	}
 	if r.MAC != "" {

@@ -48,8 +48,8 @@ func (s *Service) CreateSite(ctx context.Context, identity string, r CreateSiteR
 
 // siteOf checks that the tenant owns the site. To any other tenant it does not exist.
 func siteOf(tx *store.Tx, tenantID, siteID string) error {
-	site, err := tx.Site(siteID)
-	if errors.Is(err, store.ErrNotFound) || err == nil && site.TenantID != tenantID {
+	_, err := tx.SiteOfTenant(tenantID, siteID)
+	if errors.Is(err, store.ErrNotFound) {
 		return fault.New(fault.NotFound, "", "site %q does not exist", siteID)
 	}
 	return err

@@ -155,8 +155,8 @@ func insert(tx *store.Tx, t *store.Token) error {
 
 // poolOf returns the pool if the tenant owns it. To any other tenant it does not exist.
 func poolOf(tx *store.Tx, tenantID, poolID string) (store.Pool, error) {
-	pool, err := tx.Pool(poolID)
-	if errors.Is(err, store.ErrNotFound) || err == nil && pool.TenantID != tenantID {
+	pool, err := tx.PoolOfTenant(tenantID, poolID)
+	if errors.Is(err, store.ErrNotFound) {
 		return store.Pool{}, fault.New(fault.NotFound, "", "pool %q does not exist", poolID)
 	}
 	return pool, err

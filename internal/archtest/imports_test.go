@@ -55,18 +55,18 @@ var mayImport = map[string][]string{
 
 	"controlplane/events":      {"internal/fault"},
 	"controlplane/store":       {"controlplane/events", "hwclaims", "internal/fault"},
-	"controlplane/idempotency": {"controlplane/store", "internal/fault"},
-	"controlplane/tenancy":     {"controlplane/events", "controlplane/idempotency", "controlplane/store", "internal/fault"},
+	"controlplane/idempotency": {"controlplane/store", "internal/fault", "internal/oneline"},
+	"controlplane/tenancy":     {"controlplane/events", "controlplane/idempotency", "controlplane/store", "internal/fault", "internal/oneline"},
 	"controlplane/apikeys": {
 		"controlplane/events", "controlplane/idempotency", "controlplane/store", "controlplane/tenancy", "internal/fault",
 	},
 	"controlplane/tokens": {
-		"controlplane/events", "controlplane/idempotency", "controlplane/store", "hwclaims", "internal/bearer", "internal/fault",
+		"controlplane/events", "controlplane/idempotency", "controlplane/store", "hwclaims", "internal/bearer", "internal/fault", "internal/oneline",
 	},
 	"controlplane/ekallow": {
 		"controlplane/events", "controlplane/idempotency", "controlplane/store", "internal/fault", "tpmkey/attest",
 	},
-	"controlplane/approvals": {"controlplane/events", "controlplane/store", "internal/fault"},
+	"controlplane/approvals": {"controlplane/events", "controlplane/store", "internal/fault", "internal/oneline"},
 	"controlplane/pki":       {"internal/fault", "internal/pin", "internal/signing", "internal/statefile", "seal"},
 	"controlplane/joinservice": {
 		"api/daemon/v1", "api/join/v1", "controlplane/events", "controlplane/pki", "controlplane/store", "hwclaims",

@@ -16,7 +16,7 @@ import (
 // Text returns s with every character that does not print, and every byte that is no UTF-8, as a Go escape (\n, \x1b,
 // \u202e).
 func Text(s string) string {
-	if !strings.ContainsFunc(s, escaped) {
+	if Printable(s) {
 		return s
 	}
 	var b strings.Builder
@@ -40,6 +40,9 @@ func Bounded(s string, limit int) string {
 	}
 	return Text(s[:limit]) + "…"
 }
+
+// Printable reports whether [Text] returns s as it is.
+func Printable(s string) bool { return !strings.ContainsFunc(s, escaped) }
 
 // escaped reports whether a character may not be printed. The replacement character stands for bytes that are no UTF-8.
 func escaped(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }

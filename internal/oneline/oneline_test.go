@@ -27,6 +27,9 @@ func TestText(t *testing.T) {
 		if got := oneline.Text(in); got != want {
 			t.Errorf("Text(%q) = %s, want %s", in, got, want)
 		}
+		if got := oneline.Printable(in); got != (in == want) {
+			t.Errorf("Printable(%q) = %t", in, got)
+		}
 	}
 }
 
