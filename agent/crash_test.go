@@ -85,7 +85,7 @@ func victim() error {
 	}
 	_, err = a.Join(ctx, agent.JoinOptions{
 		Attestor: attestor,
-		Stdin: strings.NewReader(os.Getenv(crashToken)), Patience: 5 * time.Second, Reset: os.Getenv(crashScenario) == "reset",
+		Stdin:    strings.NewReader(os.Getenv(crashToken)), Patience: 5 * time.Second, Reset: os.Getenv(crashScenario) == "reset",
 	})
 	return err
 }

@@ -210,10 +210,14 @@ func (j *joiner) hold(ctx context.Context) error {
 	if j.join == nil {
 		return nil
 	}
-	if err := j.join.Hold(); err != nil {
-		return err
+	err = j.join.Hold()
+	if err == nil {
+		err = j.join.Reserve()
 	}
-	return j.join.Reserve()
+	if err != nil {
+		j.yield() // whoever goes on without the lock would not ask again whether the join still stands
+	}
+	return err
 }
 
 // yield gives the lock back for as long as a reset only waits: the daemon goes on with the old identity.
@@ -221,7 +225,9 @@ func (j *joiner) yield() {
 	if !j.options.Reset || j.unlock == nil {
 		return
 	}
-	j.join.Close()
+	if j.join != nil {
+		j.join.Close()
+	}
 	j.unlock()
 	j.unlock = nil
 }

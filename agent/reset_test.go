@@ -579,3 +579,27 @@ func (m *machine) connectsAnyhow() *agent.IdentityStatus {
 	}
 	return s.Identity
 }
+
+// Two resets of one machine: the one whose place the other took ends, temporary, and nothing of the other's is lost.
+func TestTwoResets(t *testing.T) {
+	cp := controlplanetest.Start(t, controlplanetest.Options{AnswerAtOnce: true})
+	m, node := joinedMachine(t, cp)
+	asRoot(m)
+	old := m.contents()
+	newDesk(m, deferring("jreq_01", 5), admitting)
+	other := *m
+	other.url = cp.GatewayURL
+	m.sleep = func(ctx context.Context, _ time.Duration) error { // while it waits
+		if _, err := other.reset(reclaimToken(t, cp), func(o *agent.JoinOptions) { o.Role = "node" }); err != nil {
+			t.Errorf("the other: %v", err)
+		}
+		return ctx.Err()
+	}
+	if _, err := m.reset(reclaimToken(t, cp)); fault.CodeOf(err).Exit() != 75 && !fault.Is(err, fault.AccessDenied) {
+		t.Errorf("the first: %v", err)
+	}
+	m.movedAside(old)
+	if id := other.connects(); id.NodeID != node {
+		t.Errorf("connected as %+v", id)
+	}
+}

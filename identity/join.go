@@ -219,6 +219,10 @@ func (j *Join) Accept(id *Identity) error {
 	p := j.p
 	p.Answer = id
 	if p.Reset && p.Suffix == "" {
+		// The lock may have been away: an answer must never meet another join's key, with the old identity moved.
+		if err := j.stands(); err != nil {
+			return err
+		}
 		suffix, err := j.s.freeSuffix(id.IssuedAt)
 		if err != nil {
 			return err

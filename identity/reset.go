@@ -216,12 +216,17 @@ var errTaken = errors.New("another join has taken its place")
 // join's. The room that was reserved is gone with the lock, and is to be reserved again.
 func (j *Join) Hold() error {
 	j.release()
+	return j.stands()
+}
+
+// stands checks that the request on the disk is still this join's.
+func (j *Join) stands() error {
 	p, _, err := j.s.readPending()
 	if err != nil {
 		return err
 	}
 	if p == nil || !slices.Equal(p.CSR, j.p.CSR) {
-		return fault.New(fault.Conflict, "", "cannot go on with the join: %w", errTaken)
+		return fault.New(fault.Busy, "wait for the other one to end, then run the command again", "cannot go on with the join: %w", errTaken)
 	}
 	return nil
 }

@@ -198,8 +198,15 @@ func TestResetThatLostItsPlace(t *testing.T) {
 	j := must(s.BeginReset(t.Context(), tokenJoin))
 	j.Close()
 	other := must(s.BeginReset(t.Context(), identity.JoinParams{Attestor: "tpm", Role: "node"}))
-	if err := j.Hold(); !fault.Is(err, fault.Conflict) {
+	before := snapshot(t, path)
+	if err := j.Hold(); !fault.Is(err, fault.Busy) {
 		t.Errorf("%v", err)
+	}
+	if err := j.Accept(reclaim(j.CSR())); !fault.Is(err, fault.Busy) {
+		t.Errorf("its answer: %v", err)
+	}
+	if diff := cmp.Diff(before, snapshot(t, path)); diff != "" {
+		t.Errorf("the files changed:\n%s", diff)
 	}
 	if err := other.Accept(reclaim(other.CSR())); err != nil {
 		t.Fatal(err)
