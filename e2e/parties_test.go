@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,10 +24,24 @@ type plane struct {
 // startPlane makes a PKI and starts a server on free ports, as an operator does by hand.
 func startPlane(t *testing.T, program string, env []string, flags ...string) *plane {
 	t.Helper()
+	return startPlaneWith(t, program, env, "", flags...)
+}
+
+// startPlaneWith does the same with a server.toml.
+func startPlaneWith(t *testing.T, program string, env []string, config string, flags ...string) *plane {
+	t.Helper()
 	p := &plane{t: t, program: program, dir: filepath.Join(shortDir(t), "cp")}
 	p.env = append(env, "BETTER_COMPUTE_SECRET=correct horse battery staple", "BETTER_COMPUTE_CONTEXT="+filepath.Join(p.dir, "admin.toml"))
 	p.run("pki", "init", "--trust-domain", "compute.example.com", "--dir", p.dir)
-	p.server = start(t, p.env, program, append([]string{"serve", "--dir", p.dir, "--listen", "127.0.0.1:0", "--gateway-listen", "127.0.0.1:0"}, flags...)...)
+	ports := []string{"--listen", "127.0.0.1:0", "--gateway-listen", "127.0.0.1:0"}
+	if config != "" {
+		ports = nil // they are in the file
+		config = "[api]\nlisten = \"127.0.0.1:0\"\n[gateway]\nlisten = \"127.0.0.1:0\"\n" + config
+		if err := os.WriteFile(filepath.Join(p.dir, "server.toml"), []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.server = start(t, p.env, program, slices.Concat([]string{"serve", "--dir", p.dir}, ports, flags)...)
 	p.server.waitFor("\nready\n", 1)
 	return p
 }
