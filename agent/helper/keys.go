@@ -175,7 +175,7 @@ func (a *Attester) Certify(ctx context.Context, key crypto.Signer, qualifying [3
 
 // errRootJoins is what a helper never does.
 func errRootJoins(what string) error {
-	return fault.New(fault.NotRoot, `run as root: bcd join --attestor tpm`, "cannot %s: under [helper] only root joins a machine by its TPM", what)
+	return fault.New(fault.NotRoot, "run the command as root", "cannot %s: under [helper] only root joins a machine by its TPM", what)
 }
 
 // Identify refuses: the endorsement key is for a join.
