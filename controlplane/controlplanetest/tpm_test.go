@@ -310,7 +310,6 @@ func TestATPMOfAKnownMaker(t *testing.T) {
 	stranger.refused("tpm:ek")
 }
 
-// Req: JF-052
 func TestOneTPMJoinsSixteenTimesAtOnce(t *testing.T) {
 	cp := controlplanetest.Start(t, withTPM(nil))
 	chip := tpmkeytest.Any(t)

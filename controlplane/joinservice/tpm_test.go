@@ -425,7 +425,6 @@ func TestConflictsOfATPMAndItsHardware(t *testing.T) {
 	}
 }
 
-// Req: JF-052
 func TestConcurrentJoinsOfOneTPM(t *testing.T) {
 	const n = 16
 	for name, sameCSR := range map[string]bool{"one request": true, "a key each": false} {
