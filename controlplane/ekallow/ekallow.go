@@ -188,8 +188,8 @@ func (s *Service) List(ctx context.Context, tenantID, poolID, after string, limi
 
 // poolOf returns the pool if the tenant owns it. To any other tenant it does not exist.
 func poolOf(tx *store.Tx, tenantID, poolID string) (store.Pool, error) {
-	pool, err := tx.Pool(poolID)
-	if errors.Is(err, store.ErrNotFound) || err == nil && pool.TenantID != tenantID {
+	pool, err := tx.PoolOfTenant(tenantID, poolID)
+	if errors.Is(err, store.ErrNotFound) {
 		return store.Pool{}, fault.New(fault.NotFound, "", "pool %q does not exist", poolID)
 	}
 	return pool, err
