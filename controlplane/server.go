@@ -222,6 +222,9 @@ func (s *Server) build() (err error) {
 		if jo.Attestors, err = s.config.Attestors.make(jo.Keys, s.path); err != nil {
 			return err
 		}
+		if len(jo.Attestors) == 0 {
+			s.o.Log.Warn("serve without attestors", "hint", "no machine can join: add a section to "+configFile+", [attestors.join-token] for instance")
+		}
 		ao.PKI = s.bundle.Public()
 		if s.config.Gateway.URL != "" {
 			ao.Gateway = &httpapi.Gateway{URL: s.config.Gateway.URL, ServerName: s.config.Gateway.ServerName}

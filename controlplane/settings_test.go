@@ -1,10 +1,12 @@
 package controlplane_test
 
 import (
+	"bytes"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +24,23 @@ func freePort(t *testing.T) string {
 	check(t, err)
 	defer l.Close()
 	return l.Addr().String()
+}
+
+// A server.toml without a section for an attestor admits nobody: that is told at the start, not by refused machines alone.
+func TestAServerWithoutAttestorsSaysSo(t *testing.T) {
+	for text, want := range map[string]bool{"": true, "[attestors.join-token]\n": false, "[attestors.x509pop]\n": false} {
+		dir, log := filepath.Join(t.TempDir(), "cp"), &bytes.Buffer{}
+		o := options(t, dir)
+		o.Log = slog.New(slog.NewTextHandler(log, nil))
+		check(t, os.WriteFile(filepath.Join(dir, "server.toml"),
+			[]byte("[api]\nlisten = '127.0.0.1:0'\n[gateway]\nlisten = '127.0.0.1:0'\n"+text), 0o600))
+		s, err := controlplane.New(t.Context(), o)
+		check(t, err)
+		check(t, s.Close())
+		if got := strings.Contains(log.String(), "serve without attestors"); got != want {
+			t.Errorf("%q: warned %t, log %s", text, got, log)
+		}
+	}
 }
 
 // The keys of server.toml that can be seen from outside do what they say. The others are in tests of their own:
