@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	"context"
 	"crypto/x509"
 	"encoding/json"
 	"io"
@@ -15,7 +14,6 @@ import (
 	"github.com/better-compute/bcd/controlplane"
 	"github.com/better-compute/bcd/controlplane/controlplanetest"
 	"github.com/better-compute/bcd/controlplane/ekallow"
-	"github.com/better-compute/bcd/controlplane/events"
 	"github.com/better-compute/bcd/identity"
 	"github.com/better-compute/bcd/tpmkey/tpmkeytest"
 )
@@ -135,18 +133,4 @@ func empty(t *testing.T, tpm *tpmkeytest.TPM) {
 	if left := tpm.Handles(t); len(left) > 0 {
 		t.Errorf("the TPM has %x loaded", left)
 	}
-}
-
-// atOnce passes every wait of a join.
-func atOnce(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) }
-
-// eventsOfType are the root tenant's.
-func eventsOfType(t *testing.T, cp *controlplanetest.ControlPlane, kind events.Type) (all []events.Event) {
-	t.Helper()
-	for _, e := range cp.Events(t) {
-		if e.Type == kind {
-			all = append(all, e)
-		}
-	}
-	return all
 }
