@@ -27,6 +27,15 @@ func run(ctx context.Context, env Env, args []string) int {
 		err = usage(ran, "%s", firstLine(err.Error()))
 	}
 	printError(env.Stderr, err)
+	return exitOf(err)
+}
+
+// exitOf is the exit status of a command that failed. An operator's conflict, a key used for something else or a request
+// that changed, is there the next time too: whoever tries again on 75 must not try that.
+func exitOf(err error) int {
+	if fault.Is(err, fault.Conflict) {
+		return fault.ExitFailed
+	}
 	return fault.CodeOf(err).Exit()
 }
 

@@ -347,6 +347,18 @@ func TestPlaceholderHardwareNeedsAPerson(t *testing.T) {
 	if n := w.node(a.GetNodeId()); n.HardwareKeyTrusted {
 		t.Errorf("node %+v", n)
 	}
+	// The system that it installs does: its token is bound to the machine's MAC.
+	installed := newMachine(t)
+	placeholder(installed)
+	tok := w.issue(tokens.IssueRequest{Role: store.TokenProvisioned, PoolID: w.pool, NodeID: a.GetNodeId()})
+	named := func(c *call) { c.body.NodeId = a.GetNodeId() }
+	if e := w.refusedJoin(w.request(installed, tok, named), w.root); e.Reason != "join:expect" {
+		t.Errorf("another machine: reason %q", e.Reason)
+	}
+	m.newKey(t)
+	if b := w.mustJoin(m, tok, named); b.GetNodeId() != a.GetNodeId() || b.GetIdentityGeneration() != 2 {
+		t.Errorf("the installed system: %v", b)
+	}
 	// It never becomes that node again: each boot is another decision, and another node.
 	m.newKey(t)
 	req = w.request(m, w.discoveryToken(m), booted(m))

@@ -115,7 +115,26 @@ func issue(tx *store.Tx, secret bearer.Secret, r IssueRequest) (store.Token, err
 	if err := place(tx, &made, r); err != nil {
 		return store.Token{}, err
 	}
+	if err := bind(tx, &made); err != nil {
+		return store.Token{}, err
+	}
 	return made, insert(tx, &made)
+}
+
+// bind binds the token of a node whose hardware is no identity to what it has: a person admitted the ramdisk, and without a
+// binding the system that it installed would be refused as placeholder hardware.
+func bind(tx *store.Tx, t *store.Token) error {
+	if t.NodeID == "" {
+		return nil
+	}
+	node, err := tx.Node(t.NodeID)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil // the join will say so
+	}
+	if macs := hwclaims.Assess(node.Claims).Survivors.MACs; err == nil && !node.HardwareKeyTrusted && len(macs) > 0 {
+		t.Expect = &hwclaims.Expect{MAC: macs[0]}
+	}
+	return err
 }
 
 // place gives the token its tenant, site and pool.
