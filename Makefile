@@ -13,7 +13,10 @@ BUILD    = CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 REQUIRE ?= $(if $(filter true,$(CI)),1,)
 TESTENV  = BCD_REQUIRE_TPM=$(REQUIRE) BCD_REQUIRE_JWCRYPTO=$(REQUIRE) BCD_REQUIRE_OPENSSL=$(REQUIRE)
 
-.PHONY: help build demo demo-tpm test check lint generate vuln bench fuzz requirements clean
+# What the tests in a virtual machine boot. Made once.
+BCD_VM_CACHE ?= .build/vm
+
+.PHONY: help build demo demo-tpm test e2e check lint generate vuln bench fuzz requirements clean
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -33,6 +36,11 @@ test: ## every test, with the race detector; installs what the tests need where 
 	$(TESTENV) $(GO) test -race -shuffle=on ./...
 	cd tools && $(GO) test ./...
 
+e2e: ## bcd on a server with systemd and a TPM, in a virtual machine: a boot takes up to a minute (the first run makes its image, as root)
+	@tools/deps e2e
+	@e2e/vm/image "$(BCD_VM_CACHE)"
+	BCD_VM_IMAGE="$(abspath $(BCD_VM_CACHE))" $(GO) test -count=1 -v -timeout 50m ./e2e/vm
+
 check: lint test requirements ## everything that must hold before a push
 
 lint: ## format, vet, staticcheck, module files, shell scripts
@@ -43,7 +51,7 @@ lint: ## format, vet, staticcheck, module files, shell scripts
 	$(TOOL) staticcheck ./...
 	$(GO) mod tidy -diff
 	cd tools && $(GO) mod tidy -diff && $(GO) vet ./...
-	@if command -v shellcheck >/dev/null; then shellcheck tools/deps api/generate.sh .ci/run; else echo "shellcheck is not installed: scripts not checked"; fi
+	@if command -v shellcheck >/dev/null; then shellcheck tools/deps api/generate.sh e2e/vm/image .ci/run; else echo "shellcheck is not installed: scripts not checked"; fi
 
 generate: ## the code of the .proto files; fails where the committed code differs
 	$(GO) generate ./api
