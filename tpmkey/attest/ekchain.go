@@ -3,6 +3,7 @@ package attest
 import (
 	"bytes"
 	"crypto"
+	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
@@ -28,7 +29,7 @@ var (
 
 // VerifyEKChain reports whether the EK has a certificate of one of the makers whose roots are given. chain holds DER
 // certificates in any order: the EK's own and intermediates; bytes that follow a certificate are ignored, and so is an
-// intermediate that cannot be read. Nothing is fetched. The EK's certificate must have the extended key usage
+// intermediate that cannot be read, or whose RSA key is larger than any maker's. Nothing is fetched. The EK's certificate must have the extended key usage
 // tcg-kp-EKCertificate (2.23.133.8.1); its critical alternative name, a directoryName that says which TPM it is, is accepted.
 func VerifyEKChain(ek EK, chain [][]byte, roots []*x509.Certificate, now time.Time) error {
 	if err := ek.Check(); err != nil {
@@ -59,7 +60,7 @@ func VerifyEKChain(ek EK, chain [][]byte, roots []*x509.Certificate, now time.Ti
 		case err != nil:
 		case isLeaf && leaf == nil:
 			leaf = cert
-		case !isLeaf:
+		case !isLeaf && isCheap(cert.PublicKey):
 			intermediates.AddCert(cert)
 		}
 	}
@@ -67,6 +68,18 @@ func VerifyEKChain(ek EK, chain [][]byte, roots []*x509.Certificate, now time.Ti
 		return errors.New("no certificate is of the endorsement key")
 	}
 	return verifyLeaf(leaf, intermediates, roots, now)
+}
+
+// Bounds of the RSA key of an intermediate. Whoever asks chooses it: one of 60,000 bits costs as much as a thousand others.
+const (
+	maxIssuerBits     = 4096
+	maxIssuerExponent = 65537
+)
+
+// isCheap reports whether signatures by the key take no more time to verify than those of makers do.
+func isCheap(key crypto.PublicKey) bool {
+	k, isRSA := key.(*rsa.PublicKey)
+	return !isRSA || k.N.BitLen() <= maxIssuerBits && k.E <= maxIssuerExponent
 }
 
 func verifyLeaf(leaf *x509.Certificate, intermediates *x509.CertPool, roots []*x509.Certificate, now time.Time) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto"
 	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -153,6 +154,51 @@ func TestAChainOfAMaker(t *testing.T) {
 				t.Errorf("%v: does not say %q", err, test.want)
 			}
 		})
+	}
+}
+
+// Whoever asks chooses the intermediates: one whose key is costly to verify with is not used, not even where it would verify.
+func TestAnIntermediateOfACostlyKey(t *testing.T) {
+	root := newAuthority(t, "root", nil)
+	key := newKey(t, elliptic.P256())
+	ek := attest.EK{SPKI: spkiOf(t, key.Public()), Template: "L-2"}
+	for name, test := range map[string]struct {
+		bits, exponent int
+		cheap          bool
+	}{
+		"as makers have": {2048, 65537, true},
+		"large":          {4104, 65537, false},
+		"huge exponent":  {2048, 1<<31 - 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			issuer := rsaKey(t, test.bits, test.exponent)
+			template := *root.cert
+			template.Subject, template.SubjectKeyId = pkix.Name{CommonName: "issuer"}, []byte("issuer")
+			middle := &authority{create(t, &template, root, issuer.Public()), issuer}
+			chain := [][]byte{create(t, ekTemplate(), middle, key.Public()).Raw, middle.cert.Raw}
+			err := attest.VerifyEKChain(ek, chain, []*x509.Certificate{root.cert}, noon)
+			if (err == nil) != test.cheap {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// rsaKey makes a key with the exponent.
+func rsaKey(t testing.TB, bits, exponent int) *rsa.PrivateKey {
+	t.Helper()
+	one, e := big.NewInt(1), big.NewInt(int64(exponent))
+	for {
+		p, q := must(rand.Prime(rand.Reader, bits/2)), must(rand.Prime(rand.Reader, bits/2))
+		phi := new(big.Int).Mul(new(big.Int).Sub(p, one), new(big.Int).Sub(q, one))
+		d := new(big.Int).ModInverse(e, phi)
+		n := new(big.Int).Mul(p, q)
+		if d == nil || n.BitLen() != bits {
+			continue
+		}
+		k := &rsa.PrivateKey{PublicKey: rsa.PublicKey{N: n, E: exponent}, D: d, Primes: []*big.Int{p, q}}
+		k.Precompute()
+		return k
 	}
 }
 
