@@ -78,9 +78,11 @@ func (r Report) WithFirmware(firmware Report) Report {
 	c.DeviceTreeSerial, c.Vendor, c.ProductName = from.DeviceTreeSerial, from.Vendor, from.ProductName
 	ours := func(what string) bool { return !identity(what) }
 	r.Dropped = slices.Concat(
-		filter(firmware.Dropped, func(d Drop) bool { return !ours(d.What) }), filter(r.Dropped, func(d Drop) bool { return ours(d.What) }))
+		filter(firmware.Dropped, func(d Drop) bool { return !ours(d.What) }), filter(r.Dropped, func(d Drop) bool { return ours(d.What) }),
+	)
 	r.Unreadable = slices.Concat(
-		filter(firmware.Unreadable, func(u Unreadable) bool { return !ours(u.What) }), filter(r.Unreadable, func(u Unreadable) bool { return ours(u.What) }))
+		filter(firmware.Unreadable, func(u Unreadable) bool { return !ours(u.What) }), filter(r.Unreadable, func(u Unreadable) bool { return ours(u.What) }),
+	)
 	return r
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/better-compute/bcd/controlplane/store"
 )
 
-func boundNode(id string, ek string) store.Node {
+func boundNode(id, ek string) store.Node {
 	digest := sha256.Sum256([]byte(ek))
 	return store.Node{
 		ID: id, TenantID: tenantID, PoolID: poolID, SiteID: siteID, Role: store.RoleNode, State: store.NodeAdopted,
