@@ -11,9 +11,8 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/peercred"
 	"github.com/better-compute/bcd/internal/statefile"
 )
 
@@ -229,19 +228,11 @@ type peerKey struct{}
 
 // withPeer adds to a connection's context which user is at its other end, as the kernel knows it (SO_PEERCRED).
 func withPeer(ctx context.Context, c net.Conn) context.Context {
-	unixConn, ok := c.(*net.UnixConn)
-	if !ok {
-		return ctx
-	}
-	raw, err := unixConn.SyscallConn()
+	uid, err := peercred.UID(c)
 	if err != nil {
 		return ctx
 	}
-	var cred *unix.Ucred
-	if e := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil {
-		return ctx
-	}
-	return context.WithValue(ctx, peerKey{}, cred.Uid)
+	return context.WithValue(ctx, peerKey{}, uid)
 }
 
 func peerOf(ctx context.Context) (uid uint32, known bool) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/better-compute/bcd/hwclaims"
 	"github.com/better-compute/bcd/internal/fault"
+	"github.com/better-compute/bcd/internal/peercred"
 )
 
 // hintStart is what to do about a helper that does not run.
@@ -46,7 +47,7 @@ func dial(ctx context.Context, socket string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	uid, err := peer(conn)
+	uid, err := peercred.UID(conn)
 	if err == nil && uid != 0 && int64(uid) != int64(os.Geteuid()) {
 		err = errImpostor
 	}

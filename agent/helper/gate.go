@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/better-compute/bcd/internal/peercred"
 )
 
 // maxClients bounds the connections that are open at once. A node has one or two.
@@ -44,7 +44,7 @@ func (g *gate) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		uid, err := peer(conn)
+		uid, err := peercred.UID(conn)
 		if err == nil && g.allowed(uid) {
 			return g.admit(conn), nil
 		}
@@ -142,26 +142,6 @@ func working(ctx context.Context) {
 	if e, ok := ctx.Value(entryKey{}).(*entry); ok {
 		e.work()
 	}
-}
-
-// peer returns the user at the other end of a Unix socket, as the kernel knows it. For one that listens it is who did.
-func peer(c net.Conn) (uid uint32, err error) {
-	conn, ok := c.(*net.UnixConn)
-	if !ok {
-		return 0, net.UnknownNetworkError(c.RemoteAddr().Network())
-	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	if e := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil {
-		return 0, e
-	}
-	if err != nil {
-		return 0, err
-	}
-	return cred.Uid, nil
 }
 
 // dialWithin bounds the connect to a socket of this machine.

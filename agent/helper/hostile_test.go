@@ -91,6 +91,7 @@ func TestManyCallsTakeTurns(t *testing.T) {
 	for range 4 * helper.MaxClients {
 		<-stopped
 	}
+	w.stop() // what was asked for last is at its end
 	if handles := tpm.Handles(t); len(handles) > 0 {
 		t.Errorf("the helper left %v loaded", handles)
 	}
@@ -287,7 +288,7 @@ func FuzzRequest(f *testing.F) {
 		answer := httptest.NewRecorder()
 		handler.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, bytes.NewReader(body)))
 		reads := strings.HasSuffix(path, "/config") || strings.HasSuffix(path, "/firmware-claims")
-		if answer.Code == http.StatusOK != (reads && answer.Code == http.StatusOK) {
+		if answer.Code == http.StatusOK && !reads {
 			t.Errorf("%s with %q: %d %s", path, body, answer.Code, answer.Body)
 		}
 		if answer.Code != http.StatusOK && answer.Code != http.StatusBadRequest && answer.Code != http.StatusServiceUnavailable {

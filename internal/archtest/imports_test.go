@@ -18,6 +18,7 @@ var mayImport = map[string][]string{
 	"docs":               {},
 	"internal/bearer":    {},
 	"internal/oneline":   {},
+	"internal/peercred":  {},
 	"internal/pin":       {"internal/fault"},
 	"internal/signing":   {},
 	"internal/smallfile": {},
@@ -45,11 +46,11 @@ var mayImport = map[string][]string{
 	"agent/config":     {"internal/fault", "internal/pin", "internal/smallfile", "seal"},
 	"agent/session":    {"api/daemon/v1", "internal/fault", "internal/oneline", "internal/pin"},
 	"agent/helper": {
-		"hwclaims", "identity", "internal/fault", "internal/signing", "internal/statefile", "tpmkey", "tpmkey/attest",
+		"hwclaims", "identity", "internal/fault", "internal/peercred", "internal/signing", "internal/statefile", "tpmkey", "tpmkey/attest",
 	},
 	"agent": {
 		"agent/config", "agent/credential", "agent/helper", "agent/session", "api/daemon/v1", "hwclaims", "identity", "internal/bearer",
-		"internal/fault", "internal/oneline", "internal/pin", "internal/signing", "internal/statefile", "seal", "tpmkey", "tpmkey/attest",
+		"internal/fault", "internal/oneline", "internal/peercred", "internal/pin", "internal/signing", "internal/statefile", "seal", "tpmkey", "tpmkey/attest",
 	},
 	"cmd/bcd": {"agent", "agent/config", "hwclaims", "internal/fault", "internal/oneline", "internal/terminal", "internal/wallclock"},
 
