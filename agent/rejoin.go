@@ -20,10 +20,10 @@ const rejoinWithin = 7 * 24 * time.Hour
 // live runs the node, and joins it again with its certificate where that expired: as a renewal does, without a person. It
 // returns when ctx ends or the node must park.
 func (n *node) live(ctx context.Context) error {
-	for {
+	for again := false; ; again = true {
 		err := n.run(ctx)
 		var parked *parkedError
-		if ctx.Err() != nil || !errors.As(err, &parked) || !n.rejoins(err) {
+		if ctx.Err() != nil || !errors.As(err, &parked) || !n.rejoins(err, again) {
 			return err
 		}
 		if err := n.rejoin(ctx); err != nil {
@@ -33,14 +33,15 @@ func (n *node) live(ctx context.Context) error {
 }
 
 // rejoins reports whether a node that the control plane refuses may still come back by itself: its certificate expired, and
-// not long ago.
-func (n *node) rejoins(refusal error) bool {
+// not long ago. again says that it did so before: a gateway that calls the new certificate expired too, because its clock is
+// wrong or it lies, must not have the node ask for one after the other.
+func (n *node) rejoins(refusal error, again bool) bool {
 	id, _ := n.current()
 	now, end := n.clock.Proof(0), id.Leaf().NotAfter
 	if id.Role == identity.RoleRamdisk || now.After(end.Add(rejoinWithin)) {
 		return false
 	}
-	return now.After(end) || errors.Is(refusal, session.ErrCertificateExpired)
+	return now.After(end) || !again && errors.Is(refusal, session.ErrCertificateExpired)
 }
 
 // rejoin joins the node again with its expired certificate, until that succeeds, is refused, or comes too late. A gateway that

@@ -13,6 +13,7 @@ import (
 	joinv1 "github.com/better-compute/bcd/api/join/v1"
 	"github.com/better-compute/bcd/controlplane"
 	"github.com/better-compute/bcd/controlplane/controlplanetest"
+	"github.com/better-compute/bcd/controlplane/gateway"
 	"github.com/better-compute/bcd/controlplane/tokens"
 	"github.com/better-compute/bcd/internal/fault"
 )
@@ -119,6 +120,26 @@ func TestExpiredNodeTriesAgain(t *testing.T) {
 	eventually(t, "connected\n"+m.log.String(), 45*time.Second, func() bool { return m.status().State == agent.Connected })
 	if s := m.status(); s.Identity.NodeID != node || forged != 1 || m.log.count("check signature") == 0 {
 		t.Errorf("status %+v, %d forged", s, forged)
+	}
+}
+
+// A gateway whose clock is days ahead calls each certificate expired. The node gets one new certificate for that, and parks: it
+// must not take one after the other from the control plane.
+func TestAGatewayThatCallsEachCertificateExpired(t *testing.T) {
+	clock := &controlplanetest.Clock{}
+	o := controlplanetest.Options{Clock: clock, AnswerAtOnce: true}
+	o.Attestors.X509PoP = &controlplane.X509PoPConfig{}
+	cp := controlplanetest.Start(t, o)
+	m, _ := joinedMachine(t, cp)
+	m.now = clock.Now
+	m.url = cp.Gateway(t, func(o *gateway.Options) { o.Now = func() time.Time { return clock.Now().Add(48 * time.Hour) } })
+	m.run()
+	s := m.waitFor(agent.Parked)
+	if !strings.Contains(s.Problem, "the gateway says that this node's certificate has expired") {
+		t.Errorf("status %+v", s)
+	}
+	if got := m.log.count("join again with expired certificate"); got != 1 {
+		t.Errorf("it joined again %d times", got)
 	}
 }
 
