@@ -3,6 +3,7 @@ package helper_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,7 +25,11 @@ const actVariable = "BCD_TEST_HELPER_ACT"
 func TestMain(m *testing.M) {
 	act, socket, found := strings.Cut(os.Getenv(actVariable), " ")
 	if !found {
-		os.Exit(m.Run())
+		status := m.Run()
+		if program, err := copied(); err == nil {
+			_ = os.RemoveAll(filepath.Dir(program))
+		}
+		os.Exit(status)
 	}
 	if err := acts[act](socket); err != nil {
 		fmt.Println("error:", err)
@@ -60,31 +66,32 @@ var acts = map[string]func(socket string) error{
 	},
 }
 
-// as runs an act as another user, and returns what it says.
+// copied is this program where every user can run it: the folder that it is in is its owner's alone.
+var copied = sync.OnceValues(func() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	content, err := os.ReadFile(self)
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "helper")
+	if err != nil {
+		return "", err
+	}
+	program := filepath.Join(dir, "test")
+	return program, errors.Join(os.Chmod(dir, 0o755), os.WriteFile(program, content, 0o755)) //nolint:gosec // as said
+})
+
+// as returns a command that does an act as another user.
 func as(t *testing.T, uid uint32, act, socket string) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to be two other users")
 	}
-	self, err := os.Executable()
+	program, err := copied()
 	if err != nil {
-		t.Fatal(err)
-	}
-	// The folder of the test's program is its owner's alone.
-	dir, err := os.MkdirTemp("", "helper")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // as above
-		t.Fatal(err)
-	}
-	program := filepath.Join(dir, "test")
-	content, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(program, content, 0o755); err != nil { //nolint:gosec // as above
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), program)
