@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -168,6 +169,7 @@ type process struct {
 func begin(name string, args ...string) (*process, error) {
 	p := &process{cmd: exec.Command(name, args...), ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a test that panics leaves no machine behind
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}

@@ -150,6 +150,7 @@ systemctl daemon-reload`)
 // status is what "bcd status" tells.
 type status struct {
 	State    string `json:"state"`
+	Problem  string `json:"problem"`
 	Identity struct {
 		NodeID string `json:"node_id"`
 		Key    string `json:"key"`
