@@ -18,7 +18,7 @@ BCD_VM_CACHE ?= .build/vm
 
 .PHONY: help build demo demo-tpm test e2e check lint generate vuln bench fuzz requirements clean
 help: ## print the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## bin/bcd, bin/bcd-static (containers, musl) and bin/better-compute
 	$(BUILD) -tags $(TAGS) -o bin/bcd ./cmd/bcd
@@ -36,7 +36,7 @@ test: ## every test, with the race detector; installs what the tests need where 
 	$(TESTENV) $(GO) test -race -shuffle=on ./...
 	cd tools && $(GO) test ./...
 
-e2e: ## bcd on a server with systemd and a TPM, in a virtual machine: a boot takes up to a minute (the first run makes its image, as root)
+e2e: ## bcd on a server with systemd and a TPM, in a virtual machine (CONTRIBUTING.md)
 	@tools/deps e2e
 	@e2e/vm/image "$(BCD_VM_CACHE)"
 	BCD_VM_IMAGE="$(abspath $(BCD_VM_CACHE))" $(GO) test -count=1 -v -timeout 50m ./e2e/vm
