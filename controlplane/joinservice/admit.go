@@ -166,8 +166,21 @@ func (d *decision) machine(tx *store.Tx, g *Grant) (*store.Node, error) {
 
 // boundNode returns the node that is bound to the machine's endorsement key. byHardware is the node that its claims name, or
 // empty: another one than the key's is somebody else's, or this machine's before its TPM was replaced, and nobody can tell.
+//
+// A TPM has several endorsement keys, and its maker's certificates for more than one of them. It has one attestation key: where
+// that is a node's, by another endorsement key, the machine is no second node.
 func boundNode(tx *store.Tx, g *Grant, byHardware string) (store.Node, error) {
 	n, err := tx.NodeByEK(*g.EKSHA256)
+	if errors.Is(err, store.ErrNotFound) {
+		for _, statement := range g.Statements {
+			switch _, err := tx.NodeByStatement(statement); {
+			case err == nil:
+				return store.Node{}, Refuse("join:reclaim")
+			case !errors.Is(err, store.ErrNotFound):
+				return store.Node{}, err
+			}
+		}
+	}
 	if (err == nil || errors.Is(err, store.ErrNotFound)) && byHardware != "" && n.ID != byHardware {
 		return store.Node{}, Refuse("join:reclaim")
 	}

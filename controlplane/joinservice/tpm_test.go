@@ -21,6 +21,7 @@ import (
 	"github.com/better-compute/bcd/controlplane/nodes"
 	"github.com/better-compute/bcd/controlplane/pki"
 	"github.com/better-compute/bcd/controlplane/store"
+	"github.com/better-compute/bcd/tpmkey"
 	"github.com/better-compute/bcd/tpmkey/tpmkeytest"
 )
 
@@ -423,6 +424,32 @@ func TestConflictsOfATPMAndItsHardware(t *testing.T) {
 	if n := w.node(w.mustJoinByTPM(a).nodeID); n.IdentityGeneration != 3 {
 		t.Errorf("node %+v", n)
 	}
+}
+
+// A TPM has an RSA and an ECC endorsement key. It is one node all the same: with each of them it proves the same attestation key.
+func TestATPMWithTwoEndorsementKeysIsOneNode(t *testing.T) {
+	w, chip := newWorld(t, tpm()), tpmkeytest.Any(t)
+	by := func(ek uint32) *tpmMachine {
+		m := tpmMachineOf(t, chip, newMachine(t).claims, func(o *tpmkey.Options) { o.EK = ek })
+		w.allow(m)
+		return m
+	}
+	rsa, ecc := by(0x01c00002), by(0x01c0000a)
+	if rsa.ek() == ecc.ek() {
+		t.Fatal("it is the same endorsement key")
+	}
+	first := w.mustJoinByTPM(rsa)
+	w.refusedTPM(w.newTPMJoin(ecc), w.root, "join:reclaim")
+	if again := w.mustJoinByTPM(rsa); again.nodeID != first.nodeID || len(w.nodes()) != 1 {
+		t.Errorf("%d nodes", len(w.nodes()))
+	}
+	if _, err := (&nodes.Service{Store: w.store}).Delete(t.Context(), "key_test", w.root, first.nodeID); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.mustJoinByTPM(ecc); n.nodeID == first.nodeID {
+		t.Error("it is the node that was deleted")
+	}
+	w.refusedTPM(w.newTPMJoin(rsa), w.root, "join:reclaim")
 }
 
 func TestConcurrentJoinsOfOneTPM(t *testing.T) {

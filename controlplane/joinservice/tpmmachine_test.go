@@ -64,11 +64,15 @@ func newTPMMachine(t testing.TB) *tpmMachine {
 	return tpmMachineOf(t, tpmkeytest.Any(t), newMachine(t).claims)
 }
 
-func tpmMachineOf(t testing.TB, chip *tpmkeytest.TPM, claims *daemonv1.HardwareClaims) *tpmMachine {
+func tpmMachineOf(t testing.TB, chip *tpmkeytest.TPM, claims *daemonv1.HardwareClaims, change ...func(*tpmkey.Options)) *tpmMachine {
 	t.Helper()
 	m := &tpmMachine{t: t, tpm: chip, claims: claims}
+	o := tpmkey.Options{Mode: tpmkey.Required, Device: chip.Device()}
+	for _, f := range change {
+		f(&o)
+	}
 	var err error
-	if m.store, err = tpmkey.New(tpmkey.Options{Mode: tpmkey.Required, Device: chip.Device()}); err != nil {
+	if m.store, err = tpmkey.New(o); err != nil {
 		t.Fatal(err)
 	}
 	if m.id, err = m.store.Attester().Identify(t.Context()); err != nil {

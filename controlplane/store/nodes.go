@@ -132,6 +132,17 @@ func (tx *Tx) NodeByEK(ekSHA256 [sha256.Size]byte) (Node, error) {
 	return one(tx, scanNode, `SELECT `+nodeColumns+` FROM nodes WHERE ek_sha256 = ?`, ekSHA256[:])
 }
 
+// NodeByStatement returns the node that is bound to an endorsement key and that ever had a certificate with exactly this
+// statement, or [ErrNotFound].
+func (tx *Tx) NodeByStatement(statement string) (Node, error) {
+	statements, err := nullJSON([]string{statement})
+	if err != nil {
+		return Node{}, err
+	}
+	return one(tx, scanNode, `SELECT `+nodeColumns+` FROM nodes WHERE ek_sha256 IS NOT NULL AND id IN
+		(SELECT node_id FROM node_certs WHERE statements = ?) ORDER BY id LIMIT 1`, statements)
+}
+
 // SetNodeState moves a node on. It wakes the node's watchers.
 func (tx *Tx) SetNodeState(id string, state NodeState) error {
 	var retired any

@@ -15,6 +15,7 @@ func TestLiveRowsAreFoundInTheirIndexes(t *testing.T) {
 		_, _ = tx.TokensOfSite("x", false, "", 1)
 		_, _ = tx.APIKeys("x", false, "", 1)
 		_, _ = tx.Pools("x", false, "", 1)
+		_, _ = tx.NodeByStatement("x")
 		return nil
 	})
 	plans := store.Plans(t, s)
@@ -23,6 +24,7 @@ func TestLiveRowsAreFoundInTheirIndexes(t *testing.T) {
 		"COVERING INDEX join_tokens_live_of_site ": "role = 'site'",
 		"INDEX api_keys_live ":                     "FROM api_keys",
 		"INDEX pools_in_use ":                      "FROM pools",
+		"INDEX node_certs_by_statements ":          "WHERE statements = ?",
 	} {
 		found := false
 		for query, steps := range plans {

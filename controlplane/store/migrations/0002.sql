@@ -75,6 +75,9 @@ CREATE INDEX join_tokens_live ON join_tokens (pool_id, id, expires_at, uses_left
 ALTER TABLE nodes ADD COLUMN ek_sha256 BLOB;
 CREATE UNIQUE INDEX nodes_by_ek ON nodes (ek_sha256) WHERE ek_sha256 IS NOT NULL;
 
+-- A TPM may have several endorsement keys. It has one attestation key, which the statements of its certificates name.
+CREATE INDEX node_certs_by_statements ON node_certs (statements, node_id) WHERE statements IS NOT NULL;
+
 CREATE TABLE ek_allow (
   id          TEXT NOT NULL PRIMARY KEY,
   tenant_id   TEXT NOT NULL REFERENCES tenants (id),
