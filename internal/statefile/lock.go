@@ -49,7 +49,7 @@ func (d *Dir) Lock() (release func(), err error) {
 		}
 		return nil, d.fail(err, "cannot lock %q", path)
 	}
-	if err := d.give(f); err != nil {
+	if err := d.give(LockName, f); err != nil {
 		return nil, err
 	}
 	sign(f)

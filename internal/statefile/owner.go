@@ -38,7 +38,7 @@ func (d *Dir) Give(names ...string) error {
 			return d.fail(err, "cannot give %q to user %d", path, d.owner.uid)
 		}
 		f := os.NewFile(uintptr(fd), path)
-		err = d.give(f)
+		err = d.give(name, f)
 		_ = f.Close() // opened for reading only
 		if err != nil {
 			return err
@@ -50,17 +50,28 @@ func (d *Dir) Give(names ...string) error {
 	return d.sync(dir, "")
 }
 
-// give gives an open file to the directory's owner, where there is one. The owner may have put something else in the file's
-// place: another name of a file of root's must not become theirs.
-func (d *Dir) give(f *os.File) error {
+// give gives the file that was opened by the name to the directory's owner, where there is one. The owner may have put something
+// else in the file's place: another name of a file of root's must not become theirs. So one look must show that the file's
+// only name is the one in this directory: after a look at the open file alone, the owner could have removed that one.
+func (d *Dir) give(name string, f *os.File) error {
 	if d.owner == nil {
 		return nil
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	dir, err := d.open()
+	if err != nil {
+		return err
+	}
+	var opened, st unix.Stat_t
+	err = unix.Fstat(int(f.Fd()), &opened)
+	if err == nil {
+		err = unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if err != nil {
 		return fmt.Errorf("cannot look at %q: %w", f.Name(), err)
 	}
 	switch {
+	case st.Dev != opened.Dev, st.Ino != opened.Ino:
+		return fault.New(fault.Failed, hintForeign, "cannot use %q: something else has the name by now", f.Name())
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return fault.New(fault.Failed, hintForeign, "cannot use %q: it is not a regular file", f.Name())
 	case st.Nlink != 1:

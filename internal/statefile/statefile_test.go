@@ -408,6 +408,45 @@ func TestReservations(t *testing.T) {
 	}
 }
 
+// The directory's user gives a file of root's another name in there, and takes the name away between root's open and its look:
+// then the file has one name, which is not the directory's.
+func TestAFileWhoseNameIsGoneIsNotGiven(t *testing.T) {
+	path := private(t)
+	precious, name := filepath.Join(filepath.Dir(path), "precious"), filepath.Join(path, "a")
+	if err := os.WriteFile(precious, []byte("root's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, path, statefile.WithOwner(os.Geteuid()+1, os.Getegid()+1))
+	for what, instead := range map[string]func() error{
+		"nothing":      func() error { return nil },
+		"another file": func() error { return os.WriteFile(name, nil, 0o600) },
+		"a soft link":  func() error { return os.Symlink(precious, name) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			if err := os.Link(precious, name); err != nil {
+				t.Fatal(err)
+			}
+			f, err := os.Open(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if err := errors.Join(os.Remove(name), instead()); err != nil {
+				t.Fatal(err)
+			}
+			defer os.Remove(name)
+			err = d.GiveOpen("a", f)
+			if err == nil || errors.Is(err, os.ErrPermission) {
+				t.Errorf("it was given, or would have been: %v", err)
+			}
+			info, err := f.Stat()
+			if err != nil || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+				t.Errorf("%+v, %v", info.Sys(), err)
+			}
+		})
+	}
+}
+
 // The state survives another name for the path: everything goes through the directory that was opened.
 func TestTheDirectoryIsLookedUpOnce(t *testing.T) {
 	path := private(t)
