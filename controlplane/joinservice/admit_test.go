@@ -38,27 +38,7 @@ func TestAdmissionIsAllOrNothing(t *testing.T) {
 			}
 			tok := w.token(allowReclaim)
 			req := w.request(m, tok)
-			before := w.dump()
-			var failed []string
-			for n := 1; ; n++ {
-				left := n
-				w.step = func(step string) error {
-					if left--; left == 0 {
-						failed = append(failed, step)
-						return errors.New("power cut")
-					}
-					return nil
-				}
-				_, err := w.svc.Join(t.Context(), req)
-				w.step = nil
-				if err == nil {
-					break
-				}
-				wantCode(t, err, codes.Unavailable, "The control plane is not available")
-				if after := w.dump(); after != before {
-					t.Fatalf("after a fault at %q:\n%s\nbefore:\n%s", failed[n-1], after, before)
-				}
-			}
+			failed := w.failEachStep(req)
 			want := []string{
 				"spend the token", "insert the node", "project the node's authorization", "insert the certificate", "insert the join",
 				"publish node.joined", "record node.joined", "queue the node", "set the node's state",

@@ -546,3 +546,29 @@ func oneStep(f func()) func(string) error {
 	var once sync.Once
 	return func(string) error { once.Do(f); return nil }
 }
+
+// failEachStep sends a join once for each statement of its transaction, which fails there: each time nothing is left behind.
+// It returns the statements in their order, after the try that met no fault, whose answer stands.
+func (w *world) failEachStep(req *joinv1.JoinRequest) (failed []string) {
+	w.t.Helper()
+	before := w.dump()
+	for n := 1; ; n++ {
+		left := n
+		w.step = func(step string) error {
+			if left--; left == 0 {
+				failed = append(failed, step)
+				return errors.New("power cut")
+			}
+			return nil
+		}
+		_, err := w.svc.Join(w.t.Context(), req)
+		w.step = nil
+		if err == nil {
+			return failed
+		}
+		wantCode(w.t, err, codes.Unavailable, "The control plane is not available")
+		if after := w.dump(); after != before {
+			w.t.Fatalf("after a fault at %q:\n%s\nbefore:\n%s", failed[n-1], after, before)
+		}
+	}
+}

@@ -365,27 +365,7 @@ func TestARejoinIsAllOrNothing(t *testing.T) {
 	m := w.member()
 	w.clock.add(25 * time.Hour)
 	req := w.rejoin(m, newKey(t))
-	before := w.dump()
-	var failed []string
-	for n := 1; ; n++ {
-		left := n
-		w.step = func(step string) error {
-			if left--; left == 0 {
-				failed = append(failed, step)
-				return errors.New("power cut")
-			}
-			return nil
-		}
-		_, err := w.svc.Join(t.Context(), req)
-		w.step = nil
-		if err == nil {
-			break
-		}
-		wantCode(t, err, codes.Unavailable, "The control plane is not available")
-		if after := w.dump(); after != before {
-			t.Fatalf("after a fault at %q:\n%s\nbefore:\n%s", failed[n-1], after, before)
-		}
-	}
+	failed := w.failEachStep(req)
 	want := []string{
 		"forget old proofs", "record the proof", "mark the certificate used", "insert the certificate", "insert the join",
 		"publish node.joined", "record node.joined",
